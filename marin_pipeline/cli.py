@@ -1,0 +1,267 @@
+"""The command line: every experiment file is a program (`main`), and `marin-pipeline` works on stores and keys.
+
+A thin face: parsing, exit codes and printing; what is done is in `run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from marin_pipeline.core.artifact import Artifact
+from marin_pipeline.core.canonical import annotations_of
+from marin_pipeline.core.errors import DeclarationError, MarinError, UsageError
+from marin_pipeline.core.experiment import Experiment
+
+if TYPE_CHECKING:
+    from marin_pipeline.run.driver import Session
+    from marin_pipeline.run.plan import Plan
+
+Target = Artifact[Any] | Sequence[Artifact[Any]] | Experiment
+COMMANDS = ("run", "plan", "explain", "graph")
+
+USAGE = """%(prog)s [run] [options] [name.argument=value ...]
+       %(prog)s plan [--check] [--json] | explain STEP [--json] | graph [--format mermaid|svg]"""
+
+
+class UnguardedMain(UsageError, SystemExit):
+    """`main(...)` was reached while a file was being imported."""
+
+    code = 2
+
+
+def main(target: Target | Callable[..., Target]) -> None:
+    """Run an experiment as a program, as its command line says. Does not return: exits with the designed code.
+
+    Args:
+        target: an artifact, a list of them, an `Experiment`, or a function that builds one of these; the function's typed
+            parameters become options (`--scale tiny`).
+    """
+    caller = inspect.currentframe()
+    _refuse_unguarded(caller.f_back if caller else None)
+    _exit(lambda: _experiment(target, sys.argv[1:]))
+
+
+def _refuse_unguarded(frame: FrameType | None) -> None:
+    """Other processes import the file to run its steps: a bare `main(...)` would start the experiment again there."""
+    if frame is None or frame.f_code.co_name != "<module>":
+        return
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    remedy = f'{file}:{line}: main(...) runs when the file is imported; put it under `if __name__ == "__main__":`'
+    if frame.f_globals.get("__name__") != "__main__":
+        print(f"error: {remedy}", file=sys.stderr)
+        raise UnguardedMain(remedy)
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return
+    guarded = any(
+        isinstance(node, ast.If) and "__name__" in ast.dump(node.test) and node.lineno <= line <= (node.end_lineno or line)
+        for node in tree.body
+    )
+    if not guarded:
+        print(f"error: {remedy}", file=sys.stderr)
+        raise SystemExit(UsageError.exit_code)
+
+
+def _exit(command: Callable[[], int]) -> NoReturn:
+    try:
+        code = command()
+    except MarinError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        # The reader of our output has gone (as in `... | head`); point stdout elsewhere so that the last flush is quiet.
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115
+        code = 1
+    sys.stdout.flush()
+    raise SystemExit(code)
+
+
+# An experiment as a program --------------------------------------------------------------------------------------------------------
+
+
+def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(usage=USAGE, description=inspect.getdoc(builder) if builder else None)
+    parser.add_argument("words", nargs="*", help="a command, a step for `explain`, overrides name.argument=value", metavar="...")
+    parser.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
+    parser.add_argument("--backend", default="local", help="local (worker processes, the default) or inline (this process)")
+    parser.add_argument("--only", action="append", default=[], metavar="STEP", help="run this step only; may be repeated")
+    parser.add_argument("--until", action="append", default=[], metavar="STEP", help="run up to this step; may be repeated")
+    parser.add_argument("--force", action="append", default=[], metavar="STEP", help="run this step again though it is done")
+    parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
+    parser.add_argument("--fail-fast", action="store_true", help="start nothing new after a failure")
+    parser.add_argument("--code", choices=("stop", "accept", "rerun"), default="stop", help="outputs that other code made")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="kept with what --force and --code do")
+    parser.add_argument("--check", action="store_true", help="with plan: exit with 3 when there is work")
+    parser.add_argument("--format", choices=("mermaid", "svg"), default="mermaid", help="with graph")
+    parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
+    parser.add_argument("-q", "--quiet", action="store_true", help="failures only")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every step")
+    if builder is not None:
+        group = parser.add_argument_group("options of this experiment")
+        for parameter in inspect.signature(builder).parameters.values():
+            shown = "required" if parameter.default is parameter.empty else f"default: {parameter.default}"
+            flag = f"--{parameter.name.replace('_', '-')}"
+            group.add_argument(flag, dest=f"option {parameter.name}", metavar="VALUE", required=parameter.default is parameter.empty, help=shown)
+    return parser
+
+
+def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> int:
+    from marin_pipeline.run.driver import Options, Session, experiment_id
+    from marin_pipeline.run.overrides import Override, apply
+
+    builder = target if callable(target) and not isinstance(target, (Artifact, Experiment)) else None
+    parsed = _parser(builder).parse_intermixed_args(argv)
+    words: list[str] = parsed.words
+    command = words.pop(0) if words and words[0] in COMMANDS else "run"
+    selectors = [words.pop(0)] if command == "explain" and words and "=" not in words[0] else []
+    if command == "explain" and not selectors:
+        raise UsageError("explain: say which step, as in `explain train`")
+    for word in words:
+        if "=" not in word:
+            raise UsageError(f"{word!r} is neither a command ({', '.join(COMMANDS)}) nor an override name.argument=value")
+    if parsed.max_parallel is not None and parsed.max_parallel < 1:
+        raise UsageError(f"--max-parallel {parsed.max_parallel}: must be 1 or more")
+    built = _build(builder, parsed) if builder is not None else target
+    experiment = built if isinstance(built, Experiment) else None
+    targets = _targets(built)
+    if words:
+        targets = apply(targets, [Override.parse(word) for word in words])
+    options = Options(
+        prefix=parsed.prefix,
+        backend=parsed.backend,
+        only=parsed.only,
+        until=parsed.until,
+        force=parsed.force,
+        code=parsed.code,
+        reason=parsed.reason,
+        max_parallel=parsed.max_parallel,
+        fail_fast=parsed.fail_fast,
+    )
+    session = Session.open(targets, options, experiment_id(), experiment.title if experiment else "")
+    if command == "run":
+        return _run(session, parsed, experiment)
+    plan = session.plan()
+    if command == "graph":
+        from marin_pipeline.run import drawing
+
+        print(drawing.svg(plan) if parsed.format == "svg" else drawing.mermaid(plan))
+        return 0
+    if command == "explain":
+        return _explain(plan, selectors[0], parsed.json)
+    from marin_pipeline.run.screen import plan_lines
+
+    lines = [json.dumps(planned.tree()) for planned in plan.nodes.values()]
+    print("\n".join(lines if parsed.json else plan_lines(plan, session.title, session.objects.url)))
+    return 3 if parsed.check and plan.has_work else 0
+
+
+def _build(builder: Callable[..., Target], parsed: argparse.Namespace) -> Target:
+    from marin_pipeline.run.overrides import read
+
+    annotations = annotations_of(builder)
+    given = {name.removeprefix("option "): text for name, text in vars(parsed).items() if name.startswith("option ") and text is not None}
+    arguments: dict[str, Any] = {}
+    for name, text in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        try:
+            arguments[name] = read(text, annotations.get(name, str), flag)
+        except DeclarationError as error:
+            raise UsageError(str(error)) from error
+    return builder(**arguments)
+
+
+def _targets(built: Any) -> list[Artifact[Any]]:
+    found = built.targets if isinstance(built, Experiment) else [built] if isinstance(built, Artifact) else built
+    if not isinstance(found, (list, tuple)) or not all(isinstance(each, Artifact) for each in found):
+        raise UsageError(f"main() takes an artifact, a list of artifacts, an Experiment, or a function that builds one; it got {built!r}")
+    return list(found)
+
+
+def _run(session: Session, parsed: argparse.Namespace, experiment: Experiment | None) -> int:
+    from marin_pipeline.run.screen import choose_screen
+
+    verbosity = -1 if parsed.quiet else 1 if parsed.verbose else 0
+    screen = choose_screen(parsed.json, verbosity)
+    looks = session.looks()
+    screen.planned(session.plan(looks), session.title, session.objects.url)
+    try:
+        result = session.run(screen.notice, looks)
+    except BaseException:
+        screen.abandon()
+        raise
+    screen.finished(result)
+    if result.interrupted:
+        print("stopped; run the same command again to go on", file=sys.stderr)
+    elif result.ok and experiment is not None and experiment.report is not None and not parsed.json and verbosity >= 0:
+        if not parsed.only and not parsed.until:
+            experiment.report(result.artifacts)
+    return result.exit_code
+
+
+def _explain(plan: Plan, selector: str, as_json: bool) -> int:
+    node = plan.graph.select(selector)
+    planned = plan.nodes[node.key]
+    if as_json:
+        print(json.dumps({**planned.tree(), "reasons": [reason.tree() for reason in planned.reasons]}))
+        return 0
+    print(f"{planned.status}  {node.key[:8]}  {node.name}  ({node.id})")
+    for reason in planned.reasons or ["done, and nothing that it depends on has changed"]:
+        print(f"  {reason}")
+    for role, key in node.dependencies.items():
+        dependency = plan.nodes[key]
+        print(f"  {role} = {dependency.node.name} {key[:8]} ({dependency.status})")
+    dependents = [each for each in plan.nodes.values() if node.key in plan.graph.ancestors([each.node.key]) and each.node.key != node.key]
+    waiting = [each.node.name for each in dependents if each.status != "cached"]
+    if planned.status != "cached" and waiting:
+        print(f"  +{len(waiting)} downstream: {', '.join(waiting)}")
+    return 0
+
+
+# Stores and keys -----------------------------------------------------------------------------------------------------------------------
+
+
+def store_main() -> None:
+    """The program `marin-pipeline`."""
+    parser = argparse.ArgumentParser(prog="marin-pipeline", description="Work on a store: what is there, what made it, what it printed.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("show", "what is known of one key: how it was made, and its files"),
+        ("ls", "the steps in the store, or the files of one"),
+        ("logs", "what a step printed"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("selector", nargs="?" if name == "ls" else None, metavar="KEY", help="a name, or 6 hex digits of a key")
+        command.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
+        command.add_argument("--json", action="store_true", help="JSON lines on stdout")
+    parsed = parser.parse_args()
+    _exit(lambda: _store_command(parsed))
+
+
+def _store_command(parsed: argparse.Namespace) -> int:
+    from marin_pipeline.run import inspection
+    from marin_pipeline.run.driver import default_prefix
+    from marin_pipeline.store.objects import open_objects
+
+    objects = open_objects(parsed.prefix or default_prefix())
+    if parsed.command == "show":
+        lines = inspection.show(objects, parsed.selector, parsed.json)
+    elif parsed.command == "logs":
+        lines = inspection.logs(objects, parsed.selector, parsed.json)
+    elif parsed.selector:
+        lines = inspection.list_files(objects, parsed.selector, parsed.json)
+    else:
+        lines = inspection.list_steps(objects, parsed.json)
+    for line in lines:
+        print(line)
+    return 0

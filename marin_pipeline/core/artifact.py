@@ -1,0 +1,348 @@
+"""Artifacts and files: what a step makes, handed on before it has run and read after.
+
+An `Artifact` is inert until its output is bound to it: it can only be passed on, and it stands in a spec by its key alone. A bound one
+reads exactly the files that its manifest names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, get_origin
+
+from marin_pipeline.core.canonical import Reference, Tree
+from marin_pipeline.core.errors import DeclarationError, InputError, NotRunError
+from marin_pipeline.core.resources import Resources
+
+if TYPE_CHECKING:
+    from marin_pipeline.core.step import Declaration
+
+T_co = TypeVar("T_co", covariant=True)
+
+NAME = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*")
+
+
+class FileEntry(Protocol):
+    """One file of a committed output."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+
+
+class Output(Protocol):
+    """A committed output, as its readers see it."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def files(self) -> Mapping[str, FileEntry]: ...
+    def value(self, annotation: Any) -> Any:
+        """The returned value, checked against `annotation`."""
+        ...
+
+    def local(self, path: str) -> Path:
+        """A local file or folder that holds `path` of the output."""
+        ...
+
+    def url(self, path: str) -> str:
+        """Where `path` of the output lies in its store."""
+        ...
+
+
+def relative_path(path: str) -> str:
+    """`path` if it stays inside the folder that it is relative to.
+
+    Raises:
+        DeclarationError: for an empty or absolute path, or one with `..`.
+    """
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or str(pure) == ".":
+        raise DeclarationError(f"{path!r} is not a path inside an output; give one relative to it, without '..'")
+    return str(pure)
+
+
+class Artifact(Reference, Generic[T_co]):
+    """What a step makes. `T` is the type of the value that the step returns."""
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        declaration: Declaration | None = None,
+        kind: Any = Any,
+        name: str | None = None,
+        resources: Resources | None = None,
+        output: Output | None = None,
+    ) -> None:
+        self.key = key
+        """64 hex: sha256 of the spec."""
+        self.declaration = declaration
+        """The step and the arguments that make it; None for one that was loaded by key."""
+        self.kind = kind
+        """Annotation of the value."""
+        self.label = name
+        """The name that was given with `named`, or None."""
+        self.resources = resources or (declaration.step.resources if declaration else Resources())
+        self._output = output
+
+    @property
+    def name(self) -> str:
+        """The name on screen: the given one, else the step's."""
+        if self.label is not None:
+            return self.label
+        return self.declaration.step.name if self.declaration else self.key[:8]
+
+    @property
+    def output(self) -> Output:
+        """The committed output.
+
+        Raises:
+            NotRunError: before the step has run, or outside a step and without `run` or `load`.
+        """
+        if self._output is None:
+            raise NotRunError(
+                f"{self.name} is declared but has no output here; its value and files can be read inside a step that takes it as "
+                "an argument, or from the artifact that run(...) or load(...) returns"
+            )
+        return self._output
+
+    @property
+    def value(self) -> T_co:
+        """What the step returned."""
+        return self.output.value(self.kind)
+
+    @property
+    def files(self) -> list[str]:
+        """Relative paths of the output's files, from its manifest, sorted."""
+        return sorted(self.output.files)
+
+    def __truediv__(self, path: str) -> File:
+        return File(self, relative_path(path))
+
+    def named(self, name: str) -> Artifact[T_co]:
+        """The same artifact under a name of `[a-z0-9_-]` and `/`. Names are not in the key.
+
+        Raises:
+            DeclarationError: for a name with other characters.
+        """
+        if not NAME.fullmatch(name):
+            raise DeclarationError(f"{self.name}.named({name!r}): a name is made of a-z, 0-9, '_', '-' and '/'")
+        return self._copy(name=name)
+
+    def using(self, resources: Resources) -> Artifact[T_co]:
+        """The same artifact, made with other resources. Resources are not in the key."""
+        return self._copy(resources=resources)
+
+    def bound(self, output: Output) -> Artifact[T_co]:
+        """The same artifact with its output at hand."""
+        return self._copy(output=output)
+
+    def _copy(self, *, name: str | None = None, resources: Resources | None = None, output: Output | None = None) -> Artifact[T_co]:
+        return Artifact(
+            self.key,
+            declaration=self.declaration,
+            kind=self.kind,
+            name=name or self.label,
+            resources=resources or self.resources,
+            output=output or self._output,
+        )
+
+    def canonical(self, path: str) -> Tree:
+        return {"~artifact": self.key}
+
+    def mismatch(self, annotation: Any) -> str | None:
+        if get_origin(annotation) is not Artifact:
+            return None
+        (wanted,) = get_args(annotation)
+        if wanted is Any or self.kind is Any or isinstance(wanted, TypeVar) or _fits(self.kind, wanted):
+            return None
+        from marin_pipeline.core.arguments import describe
+
+        return f"{self.name}, an artifact of {describe(self.kind)}"
+
+    def __repr__(self) -> str:
+        return f"<artifact {self.name} {self.key[:8]}>"
+
+
+def _fits(kind: Any, wanted: Any) -> bool:
+    if kind == wanted or wanted is object:
+        return True
+    return isinstance(kind, type) and isinstance(wanted, type) and issubclass(kind, wanted)
+
+
+class _Readable(Reference):
+    """A file that can be read where it lies or after it was fetched."""
+
+    @property
+    def path(self) -> Path:
+        """A local file (or folder) with the content."""
+        raise NotImplementedError
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """The whole file as text."""
+        return self.path.read_text(encoding)
+
+    def read_bytes(self) -> bytes:
+        """The whole file."""
+        return self.path.read_bytes()
+
+    def open(self, mode: str = "rb", encoding: str | None = None) -> IO[Any]:
+        """The file, opened for reading."""
+        if set(mode) - set("rbt"):
+            raise InputError(f"{self!r} is committed and can only be read; open it with mode 'r' or 'rb', not {mode!r}")
+        return self.path.open(mode, encoding=encoding)
+
+
+class File(_Readable):
+    """A file (or folder) of an artifact: at declaration a dependency on it, in a running step its content."""
+
+    def __init__(self, artifact: Artifact[Any], sub: str) -> None:
+        self.artifact = artifact
+        self.sub = sub
+        """Path relative to the artifact's output."""
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return PurePosixPath(self.sub).name
+
+    @property
+    def path(self) -> Path:
+        return self.artifact.output.local(self.sub)
+
+    @property
+    def url(self) -> str:
+        """Where the file lies in its store, for readers that read ranges."""
+        return self.artifact.output.url(self.sub)
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the content, 64 hex, from the manifest."""
+        return self._entry().sha256
+
+    @property
+    def size(self) -> int:
+        """Bytes, from the manifest."""
+        return self._entry().size
+
+    def _entry(self) -> FileEntry:
+        files = self.artifact.output.files
+        if self.sub not in files:
+            raise InputError(f"{self.artifact.name} has no file {self.sub!r}; it has {', '.join(sorted(files)[:10]) or 'none'}")
+        return files[self.sub]
+
+    def __truediv__(self, path: str) -> File:
+        return File(self.artifact, relative_path(f"{self.sub}/{path}"))
+
+    def canonical(self, path: str) -> Tree:
+        return {"~artifact": self.artifact.key, "path": self.sub}
+
+    def mismatch(self, annotation: Any) -> str | None:
+        return None
+
+    def __repr__(self) -> str:
+        return f"<file {self.artifact.name}/{self.sub}>"
+
+
+CHUNK = 64 * 2**20
+"""Bytes of a chunk. A larger file is identified by the sha256 of its chunks' sha256 digests, so that parts can be hashed apart."""
+
+
+def content_digest(path: Path) -> str:
+    """sha256 of a file, 64 hex; above 64 MiB the sha256 of the digests of its 64 MiB chunks."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size <= CHUNK:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        outer = hashlib.sha256()
+        while chunk := file.read(CHUNK):
+            outer.update(hashlib.sha256(chunk).digest())
+        return outer.hexdigest()
+
+
+class LocalFile(_Readable):
+    """A file of this machine, keyed by its content: where it lies and what it is called do not count.
+
+    Raises:
+        InputError: when the file cannot be read, or when it has changed between declaration and use.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, sha256: str | None = None, stamp: tuple[int, int] | None = None) -> None:
+        self._path = Path(path).absolute()
+        try:
+            found = self._path.stat()
+            if not self._path.is_file():
+                raise InputError(f"LocalFile({str(path)!r}): not a file; list a folder's files one by one")
+            self.stamp = (found.st_size, found.st_mtime_ns)
+            """Size in bytes and time of change in ns when the content was hashed."""
+            self._sha256 = sha256 if sha256 and stamp == self.stamp else content_digest(self._path)
+        except OSError as error:
+            raise InputError(f"LocalFile({str(path)!r}): cannot be read ({error.strerror or error}); check the path") from error
+        if sha256 and sha256 != self._sha256:
+            raise InputError(f"{self._path}: the file has changed since it was declared; run the experiment again")
+
+    @property
+    def name(self) -> str:
+        """Last part of the path; not in the key."""
+        return self._path.name
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the content, 64 hex."""
+        return self._sha256
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.stamp[0]
+
+    def canonical(self, path: str) -> Tree:
+        return {"~file": self._sha256}
+
+    def mismatch(self, annotation: Any) -> str | None:
+        return None
+
+    def __repr__(self) -> str:
+        return f"<local file {self.name} {self._sha256[:8]}>"
+
+
+class Secret(Reference):
+    """A value that only the environment knows. Its name is in the key; its value is never written."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """Name of the environment variable."""
+
+    @property
+    def value(self) -> str:
+        """The value, read from the environment of the running step.
+
+        Raises:
+            InputError: when the variable is not set.
+        """
+        found = os.environ.get(self.name)
+        if not found:
+            raise InputError(f"the secret {self.name} is not set; export {self.name}=... where the step runs")
+        return found
+
+    def canonical(self, path: str) -> Tree:
+        return {"~secret": self.name}
+
+    def mismatch(self, annotation: Any) -> str | None:
+        return None
+
+    def __repr__(self) -> str:
+        return f"<secret {self.name}>"

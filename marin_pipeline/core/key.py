@@ -1,0 +1,67 @@
+"""The spec and the key of an artifact.
+
+`spec` is the canonical bytes of {schema, step, code, arguments}; `key` is sha256 of them. The format is described, with test vectors,
+in docs/keys.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from marin_pipeline.core.canonical import MISSING, Tree, dumps, encode, marks_of, same
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The recipe of a state that is reached step by step, so that a longer run can go on from a shorter one.
+
+    A step that declares a chain is keyed by these three instead of by its arguments as they were written.
+    """
+
+    initial: Any
+    """What the state at step 0 is made from."""
+    step: int
+    """The absolute step of the state that is asked for."""
+    recipe: Callable[[int], Any]
+    """The recipe restricted to steps [0, n): equal for two runs whose first n steps are the same."""
+
+
+def arguments_tree(arguments: Mapping[str, Any], annotations: Mapping[str, Any]) -> Tree:
+    """The canonical tree of the arguments that are in the key: without `Runtime` ones and without absent literals."""
+    tree: dict[str, Tree] = {}
+    for name, value in arguments.items():
+        marks = marks_of(annotations.get(name))
+        if marks.runtime or (marks.absent is not MISSING and same(value, marks.absent)):
+            continue
+        tree[name] = encode(value, name)
+    return tree
+
+
+def chain_tree(chain: Chain, step: int) -> Tree:
+    """The canonical tree that stands for the arguments of the state at `step` of a chain."""
+    return {
+        "initial": encode(chain.initial, "initial"),
+        "recipe": encode(chain.recipe(step), "recipe"),
+        "step": step,
+    }
+
+
+def spec_bytes(step: str, code: Tree, arguments: Tree) -> bytes:
+    """The exact bytes that the key hashes.
+
+    Args:
+        step: the step's id.
+        code: `{"version": N}`, or `{"source": <64 hex>}` for a step that follows its source.
+        arguments: the canonical tree of the arguments.
+    """
+    return dumps({"schema": SCHEMA, "step": step, "code": code, "arguments": arguments})
+
+
+def key_of(spec: bytes) -> str:
+    """The key of a spec: sha256, 64 hex."""
+    return hashlib.sha256(spec).hexdigest()

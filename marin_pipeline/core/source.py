@@ -1,0 +1,283 @@
+"""The digest of the code that a step reaches, found from files: nothing is imported, no path of a machine is in it.
+
+In the file that defines the step it covers what the step reaches by name; in other files of the project whole modules,
+since what importing a module does cannot be told from outside. What is compared is normalized text (see `source_text`),
+so that a digest is equal on every Python, for `__main__` and imported, for a checkout and a wheel.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from marin_pipeline.core.errors import InputError
+from marin_pipeline.core.imports import Finder, Import, imports_in
+from marin_pipeline.core.projects import (
+    DISTRIBUTION,
+    covered,
+    id_of,
+    is_third_party,
+    module_id,
+    project_name,
+    project_root,
+    real_folder,
+    real_path,
+    root_of,
+    third_party,
+)
+from marin_pipeline.core.source_names import NameTable, Statement
+from marin_pipeline.core.source_text import SourceText, normalized, read_source
+
+__all__ = [
+    "CodeDigest",
+    "Piece",
+    "code_digest",
+    "is_third_party",
+    "module_id",
+    "normalized",
+    "project_name",
+    "project_root",
+]
+
+_SCHEMA = "marin_pipeline code 1"
+
+_PUBLIC = os.path.join(DISTRIBUTION, "marin_pipeline", "__init__.py")
+
+_SETTLED_NS = 50_000_000
+"""A file that changed less than this long before it was looked at may change again within the resolution of its time
+(4 ms and more on common file systems), so its time and size prove nothing."""
+
+Stamp = tuple[int, int] | None
+"""Time of change in ns and size in bytes; None for what does not exist."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of the code that a step reaches."""
+
+    name: str
+    """`experiments/hello:count_words` for a name in the step's own file, `steps/dedupe` for a whole module."""
+    digest: str
+    """sha256 of its normalized text, 64 hex digits."""
+
+
+@dataclass(frozen=True)
+class CodeDigest:
+    """What the code of a step comes to."""
+
+    digest: str
+    """64 hex digits, over the pieces."""
+    pieces: tuple[Piece, ...]
+    """Those of the step's own file first, then whole modules; each name once."""
+
+
+def code_digest(
+    file: Path,
+    qualname: str,
+    *,
+    classes: Iterable[tuple[Path, str]] = (),
+    uses: Iterable[tuple[Path, str]] = (),
+    search: Iterable[Path] = (),
+) -> CodeDigest:
+    """Digest of the code that a function reaches.
+
+    Args:
+        file: the file that defines it.
+        qualname: its name there; empty for the whole file.
+        classes: file and qualified name of the classes of its argument values.
+        uses: file and qualified name of what the code reaches in a way that its text does not show.
+        search: folders that are asked for modules which the project does not hold, such as `sys.path`.
+
+    Raises:
+        InputError: when a file cannot be read or parsed, or a name is not at the top level of its file.
+    """
+    path = real_path(file)
+    look = _look(os.path.dirname(path), root_of(path), _search_folders(tuple(map(os.fspath, search))))
+    return look.digest(path, qualname, tuple(dict.fromkeys([*classes, *uses])))
+
+
+# Files, parsed once while they do not change
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _settled(stamp: Stamp) -> bool:
+    return stamp is None or time.time_ns() - stamp[0] > _SETTLED_NS
+
+
+class _SourceFile:
+    """The bytes of a file, and what is asked of them, computed once."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self._path = Path(path)
+        self.data = data
+
+    @functools.cached_property
+    def module(self) -> tuple[str, tuple[Import, ...]]:
+        """Digest of the whole module, and its imports."""
+        text = SourceText.decoded(self.data, self._path)
+        return text.digest(), tuple(dict.fromkeys(imports_in(text.imported_statements())))
+
+    @functools.cached_property
+    def written_imports(self) -> tuple[Import, ...]:
+        """All its imports, also those that only a type checker follows."""
+        return tuple(imports_in(SourceText.decoded(self.data, self._path).statements))
+
+    @functools.cached_property
+    def names(self) -> NameTable:
+        """Its top-level statements by name."""
+        return NameTable(SourceText.decoded(self.data, self._path))
+
+
+_files: dict[str, tuple[Stamp, bool, _SourceFile]] = {}
+
+
+def _load(path: str) -> _SourceFile:
+    stamp = _stamp(path)
+    known = _files.get(path)
+    if known and known[0] == stamp and known[1]:
+        return known[2]
+    data = read_source(Path(path))
+    file = known[2] if known and known[2].data == data else _SourceFile(path, data)
+    _files[path] = stamp, _settled(stamp), file
+    return file
+
+
+# The modules around a file
+
+
+@functools.lru_cache(maxsize=64)
+def _search_folders(search: tuple[str, ...]) -> tuple[str, ...]:
+    folders = dict.fromkeys(real_folder(os.path.abspath(folder)) for folder in search)
+    return tuple(
+        folder for folder in folders if os.path.isdir(folder) and not third_party(os.path.join(folder, "module.py"))
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _look(folder: str, root: str, search: tuple[str, ...]) -> _Look:
+    return _Look(folder, root, search)
+
+
+class _Look:
+    """What was seen of the files around one folder; seen anew when any of it has changed."""
+
+    def __init__(self, folder: str, root: str, search: tuple[str, ...]) -> None:
+        self._root = root
+        self._folders = (folder, root, os.path.join(root, "src"))
+        self._search = search
+        self._forget()
+
+    def digest(self, path: str, qualname: str, others: tuple[tuple[Path, str], ...]) -> CodeDigest:
+        if not self._current or any(_stamp(seen) != stamp for seen, stamp in self._stamps.items()):
+            self._forget()
+        question = path, qualname, others
+        if question not in self._answers:
+            self._answers[question] = self._digest(path, qualname, others)
+        return self._answers[question]
+
+    def _forget(self) -> None:
+        self._current = True
+        self._stamps: dict[str, Stamp] = {}
+        self._finder = Finder(self._folders, self._search, self._watch)
+        self._found: dict[tuple[str, tuple[Import, ...]], list[str]] = {}
+        self._closures: dict[tuple[str, ...], tuple[Piece, ...]] = {}
+        self._answers: dict[tuple[str, str, tuple[tuple[Path, str], ...]], CodeDigest] = {}
+
+    def _watch(self, path: str) -> None:
+        if path not in self._stamps:
+            self._stamps[path] = _stamp(path)
+            self._current = self._current and _settled(self._stamps[path])
+
+    def _digest(self, path: str, qualname: str, others: tuple[tuple[Path, str], ...]) -> CodeDigest:
+        self._watch(path)
+        table = _load(path).names
+        by_name: list[str] = []
+        modules: list[str] = [] if qualname else [path]
+        for other, name in others:
+            where = real_path(other)
+            if where == path and name:
+                by_name.append(_top_level(table, path, name))
+            elif covered(where):
+                modules += [where, *filter(covered, self._finder.packages_around(where))]
+        step = _top_level(table, path, qualname) if qualname else None
+        statements = table.reached(step, by_name)
+        for statement in statements:
+            modules += self._imported(path, statement.imports)
+        pieces = self._own_pieces(path, statements) + self._whole_modules(tuple(dict.fromkeys(modules)))
+        text = "\n".join([_SCHEMA, *(f"{piece.name} {piece.digest}" for piece in pieces)])
+        return CodeDigest(hashlib.sha256(text.encode()).hexdigest(), pieces)
+
+    def _public(self, imports: tuple[Import, ...]) -> Iterator[Import]:
+        """Where the public names of `marin_pipeline` come from; its `__init__.py`, which loads them, does not count."""
+        wanted = {name for statement in imports if statement.module == "marin_pipeline" for name in statement.names}
+        if wanted:
+            self._watch(_PUBLIC)
+            for home in _load(_PUBLIC).written_imports:
+                if names := tuple(name for name in home.names if name in wanted):
+                    yield Import(home.module, names)
+
+    def _own_pieces(self, path: str, statements: list[Statement]) -> tuple[Piece, ...]:
+        own = id_of(path, self._root)
+        pieces = [Piece(f"{own}:{statement.name}", statement.digest) for statement in statements]
+        ordered = [statement.name for statement in statements if statement.ordered]
+        if len(ordered) > 1:
+            digest = hashlib.sha256("\n".join(ordered).encode()).hexdigest()
+            pieces.append(Piece(f"{own}: order of statements", digest))
+        return _one_a_name(pieces)
+
+    def _whole_modules(self, start: tuple[str, ...]) -> tuple[Piece, ...]:
+        """Some modules, with all that they import in turn."""
+        if start not in self._closures:
+            found: dict[str, Piece] = {}
+            waiting = list(start)
+            while waiting:
+                path = waiting.pop()
+                if path not in found:
+                    self._watch(path)
+                    digest, imports = _load(path).module
+                    found[path] = Piece(id_of(path, self._root), digest)
+                    waiting += self._imported(path, imports)
+            self._closures[start] = _one_a_name(sorted(found.values(), key=lambda piece: piece.digest))
+        return self._closures[start]
+
+    def _imported(self, path: str, imports: tuple[Import, ...]) -> list[str]:
+        if (path, imports) not in self._found:
+            self._found[path, imports] = self._finder.files(path, [*imports, *self._public(imports)])
+        return self._found[path, imports]
+
+
+def _top_level(table: NameTable, path: str, qualname: str) -> str:
+    """The top-level name that holds `qualname`."""
+    name, *inner = qualname.split(".")
+    if "<locals>" not in inner and table.defines(name):
+        return name
+    last = qualname.split(".")[-1]
+    line = table.line_of_nested(last)
+    where = f"{path}, line {line}" if line else path
+    raise InputError(
+        f"{where}: {qualname} is not defined at the top level of its file, so its code cannot be followed; "
+        f"move {last} there, outside of functions and of `if __name__ == '__main__'`"
+    )
+
+
+def _one_a_name(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """Pieces sorted by name; those of one name are joined, in the order given."""
+    digests: dict[str, list[str]] = {}
+    for piece in pieces:
+        digests.setdefault(piece.name, []).append(piece.digest)
+    return tuple(
+        Piece(name, same[0] if len(same) == 1 else hashlib.sha256("".join(same).encode()).hexdigest())
+        for name, same in sorted(digests.items())
+    )

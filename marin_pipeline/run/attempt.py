@@ -1,0 +1,153 @@
+"""One attempt at a step, in the process that runs it: read the call back, run the function, describe what it wrote.
+
+The attempt writes below its own folder only and commits nothing: that is the driver's, which holds the lease.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+from marin_pipeline.core.arguments import check, decode
+from marin_pipeline.core.canonical import dumps, encode
+from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, Stopped, StoreError
+from marin_pipeline.core.step import Declaration, Step
+from marin_pipeline.run.context import RunContext
+from marin_pipeline.run.fingerprint import fingerprint
+from marin_pipeline.run.task import References, Task, find_step
+from marin_pipeline.store import layout
+from marin_pipeline.store.manifest import VALUE, build_manifest
+from marin_pipeline.store.objects import ObjectStore
+
+ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What an attempt made."""
+
+    manifest: str
+    """sha256 of the manifest's bytes."""
+    output: str
+    """Output digest."""
+    logical: str | None
+    """Logical digest, when the value carries one."""
+    bytes: int
+    seconds: float
+    fingerprint: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why an attempt, or a shard, did not finish."""
+
+    kind: str
+    """`user`, `infrastructure`, `memory`, `preempted` or `stopped`."""
+    message: str
+    """One paragraph for the reader: what, where, what to do."""
+    traceback: str
+    """Of the step's own code; empty for an error whose message says it all."""
+    again: bool = False
+    """Whether another attempt may succeed."""
+
+    def tree(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+class ShardFailed(MarinError):
+    """A shard of a `ctx.map` failed; carries why."""
+
+    def __init__(self, failed: Failed, name: str) -> None:
+        super().__init__(f"{name}: {failed.message}")
+        self.failed = failed
+
+
+def run_attempt(
+    objects: ObjectStore,
+    task: Task,
+    *,
+    step: Step[Any, Any] | None,
+    map_runner: Callable[[Sequence[Task]], None],
+    report: Callable[[dict[str, Any]], None],
+    is_stopping: Callable[[], bool],
+) -> Finished:
+    """Run one attempt to its end; returns what it made, or raises what the step raised.
+
+    Args:
+        step: the step, where it is at hand; else it is imported as the task says.
+    """
+    step = step or find_step(task.target)
+    references = References(objects, task.inputs)
+    annotations = step.annotations
+    arguments = {name: decode(tree, annotations.get(name, Any), name, references) for name, tree in task.call.items()}
+    declaration = Declaration(step, arguments)
+    if declaration.key != task.key or declaration.code.digest != task.code:
+        raise InputError(
+            f"{step.where}: the code that this process loaded is not the code that the run began with; "
+            "it was edited while the run was going on. Run the same command again"
+        )
+    context = RunContext(objects, task, declaration, map_runner=map_runner, report=report, is_stopping=is_stopping)
+    started = time.monotonic()
+    returned = step.fn(context, **arguments)
+    value = check(returned, step.returns, f"{step.where}: the returned value")
+    if (context.out / VALUE).exists():
+        raise InputError(f"{step.where}: wrote {VALUE}, which is kept for the returned value; use another name")
+    (context.out / VALUE).write_bytes(dumps(encode(value, f"{step.where}: the returned value")))
+    attempt = layout.attempt(task.id, task.key, task.attempt)
+    manifest = build_manifest(objects, context.out, f"{attempt}/out", context.adopted)
+    objects.publish(context.records, f"{attempt}/records")
+    data = manifest.dumps()
+    if not objects.create(layout.manifest(task.id, task.key, task.attempt), data):
+        raise StoreError(f"{objects.url}/{attempt}: another attempt has this name; run again")
+    logical = getattr(value, "logical_digest", None)
+    return Finished(
+        manifest=hashlib.sha256(data).hexdigest(),
+        output=manifest.output_digest,
+        logical=logical if isinstance(logical, str) else None,
+        bytes=manifest.size,
+        seconds=time.monotonic() - started,
+        fingerprint=json.loads(json.dumps(fingerprint())),
+    )
+
+
+def describe_failure(error: BaseException, task: Task) -> Failed:
+    """Why `error` ended a task, classed, with the step's own traceback."""
+    if isinstance(error, ShardFailed):
+        return Failed(error.failed.kind, str(error), error.failed.traceback, error.failed.again)
+    if isinstance(error, Stopped):
+        return Failed("stopped", str(error), "")
+    if isinstance(error, StoreError):
+        return Failed("infrastructure", str(error), "")
+    if isinstance(error, DeclarationError):
+        return Failed("user", str(error), _own_traceback(error))
+    if isinstance(error, MarinError):
+        return Failed("user", str(error), "")
+    if isinstance(error, MemoryError):
+        return Failed("memory", "ran out of memory; give it less at once, or a machine with more", _own_traceback(error))
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = error.filename or task.prefix
+        return Failed(
+            "infrastructure",
+            f"{place}: the disk is full; free some space there, or choose another prefix with --prefix, and run again",
+            "",
+        )
+    if isinstance(error, SystemExit):
+        return Failed("user", f"the step called exit({error.code!r}); raise an error instead", _own_traceback(error))
+    shown = "".join(traceback.format_exception_only(error)).strip()
+    return Failed("user", shown, _own_traceback(error))
+
+
+def _own_traceback(error: BaseException) -> str:
+    """The traceback from the first frame that is not the engine's."""
+    frame: TracebackType | None = error.__traceback__
+    while frame is not None and any(part in frame.tb_frame.f_code.co_filename.replace("\\", "/") for part in ENGINE):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame or error.__traceback__)).strip()

@@ -1,0 +1,270 @@
+"""Runs tasks in worker processes beside this one: started afresh, never forked, kept warm between tasks, gone when the driver is gone.
+
+A step that waits for its `ctx.map` does not count against the number of tasks at once, so shards can always go on. A step that wants jax gets a
+process of its own. All of it happens in the thread that asks for events.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from marin_pipeline.core.step import Step
+from marin_pipeline.run.attempt import Failed, Finished
+from marin_pipeline.run.backends.base import Event
+from marin_pipeline.run.channel import Channel
+from marin_pipeline.run.task import Task
+
+SHARD_TRIES = 3
+"""How often a shard is started whose worker is lost."""
+
+_START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from marin_pipeline.run.worker import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
+
+
+@dataclass
+class _Process:
+    """A worker process and what it is at."""
+
+    process: subprocess.Popen[bytes]
+    channel: Channel
+    single: bool
+    """It ends after its task."""
+    task: Task | None = None
+    waiting: int = 0
+    """Shards that its step waits for."""
+    listens: bool = False
+    """Its step asks whether to stop."""
+
+
+@dataclass
+class _Shard:
+    """A shard that waits for a worker."""
+
+    task: Task
+    owner: _Process
+    step: str
+    """The owner's task that asked for it."""
+    tries: int = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the step that asked for it still waits."""
+        return self.owner.task is not None and self.owner.task.task == self.step
+
+
+@dataclass
+class _State:
+    steps: deque[Task] = field(default_factory=deque[Task])
+    shards: deque[_Shard] = field(default_factory=deque[_Shard])
+
+
+class LocalBackend:
+    """Worker processes of this machine."""
+
+    name = "local"
+
+    def __init__(self, slots: int | None = None) -> None:
+        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.slots = slots or available
+        """Tasks at once."""
+        self._processes: list[_Process] = []
+        self._shards_running: dict[str, _Shard] = {}
+        self._queue = _State()
+        self._selector = selectors.DefaultSelector()
+        self._events: list[Event] = []
+
+    def _busy(self) -> int:
+        return sum(1 for process in self._processes if process.task is not None and not process.waiting)
+
+    def room(self) -> int:
+        return max(0, self.slots - self._busy() - len(self._queue.steps) - len(self._queue.shards))
+
+    def submit(self, task: Task, step: Step[Any, Any]) -> None:
+        self._queue.steps.append(task)
+        self._dispatch()
+
+    def events(self, timeout: float) -> list[Event]:
+        self._dispatch()
+        for key, _ in self._selector.select(0 if self._events else timeout):
+            process: _Process = key.data
+            messages = process.channel.receive()
+            if messages is None:
+                self._lost(process)
+                continue
+            for message in messages:
+                self._handle(process, message)
+        self._dispatch()
+        happened, self._events = self._events, []
+        return happened
+
+    def _dispatch(self) -> None:
+        while self._busy() < self.slots and (self._queue.shards or self._queue.steps):
+            if self._queue.shards:
+                shard = self._queue.shards.popleft()
+                process = self._idle(single=False)
+                self._shards_running[shard.task.task] = shard
+                self._give(process, shard.task)
+            else:
+                task = self._queue.steps.popleft()
+                self._give(self._idle(single=task.jax), task)
+
+    def _idle(self, single: bool) -> _Process:
+        if not single:
+            for process in self._processes:
+                if process.task is None and not process.single:
+                    return process
+        ours, theirs = socket.socketpair()
+        arguments = [json.dumps([os.path.abspath(entry or ".") for entry in sys.path]), str(theirs.fileno()), str(os.getpid())]
+        popen = subprocess.Popen(
+            [sys.executable, "-c", _START, *arguments],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            start_new_session=True,
+        )
+        theirs.close()
+        process = _Process(popen, Channel(ours), single)
+        self._processes.append(process)
+        self._selector.register(ours, selectors.EVENT_READ, process)
+        return process
+
+    def _give(self, process: _Process, task: Task) -> None:
+        process.task, process.listens = task, False
+        process.channel.send({"event": "run", "task": task.tree()})
+
+    def _handle(self, process: _Process, message: dict[str, Any]) -> None:
+        kind, task = message["event"], process.task
+        if task is None:
+            return
+        if kind == "progress":
+            self._events.append(Event(task.task, progress=message))
+        elif kind == "listens":
+            process.listens = True
+        elif kind == "map":
+            tasks = [Task.from_tree(tree) for tree in message["tasks"]]
+            process.waiting = len(tasks)
+            self._queue.shards.extend(_Shard(each, process, task.task) for each in tasks)
+        elif kind == "finished":
+            self._ended(process, None, message["finished"])
+        elif kind == "failed":
+            self._ended(process, Failed(**message["failed"]), None)
+
+    def _ended(self, process: _Process, failed: Failed | None, finished: dict[str, Any] | None) -> None:
+        task = process.task
+        process.task = None
+        if task is None:
+            return
+        if task.kind == "shard":
+            shard = self._shards_running.pop(task.task)
+            self._answer(shard, failed)
+        elif failed is not None:
+            self._drop_shards(process)
+            self._events.append(Event(task.task, failed=failed))
+        elif finished is not None:
+            self._events.append(Event(task.task, finished=Finished(**finished)))
+        if process.single and task.kind == "step":
+            self._end(process)
+
+    def _answer(self, shard: _Shard, failed: Failed | None) -> None:
+        if not shard.wanted:
+            return
+        owner = shard.owner
+        owner.waiting -= 1
+        if failed is not None:
+            self._drop_shards(owner)
+        tree = None if failed is None else failed.tree()
+        owner.channel.send({"event": "mapped", "task": shard.task.task, "failed": tree, "name": shard.task.name})
+
+    def _drop_shards(self, owner: _Process) -> None:
+        """Forget the shards that nobody waits for any more; running ones end for nothing and harm nobody."""
+        owner.waiting = 0
+        self._queue.shards = deque(shard for shard in self._queue.shards if shard.owner is not owner)
+
+    def _lost(self, process: _Process) -> None:
+        """A worker is gone without a word: killed, out of memory, or crashed in a library."""
+        task = process.task
+        self._end(process)
+        if task is None:
+            return
+        failed = Failed("infrastructure", f"its worker process was lost ({_how_ended(process.process.returncode)})", "", again=True)
+        if task.kind == "shard":
+            shard = self._shards_running.pop(task.task)
+            shard.tries += 1
+            if not shard.wanted:
+                return
+            if shard.tries < SHARD_TRIES:
+                self._queue.shards.appendleft(shard)
+            else:
+                self._answer(shard, failed)
+        else:
+            self._drop_shards(process)
+            self._events.append(Event(task.task, failed=failed))
+
+    def _end(self, process: _Process) -> None:
+        if process in self._processes:
+            self._processes.remove(process)
+            self._selector.unregister(process.channel.socket)
+        process.channel.close()
+        process.task = None
+        _kill(process.process)
+
+    def stop(self) -> None:
+        self._queue = _State()
+        for process in list(self._processes):
+            task = process.task
+            if task is None or task.kind == "shard":
+                self._end(process)
+            elif process.listens:
+                process.channel.send({"event": "stop"})
+            else:
+                self._end(process)
+                self._events.append(Event(task.task, failed=Failed("stopped", f"{task.name} was stopped; run the same command again", "")))
+
+    def cancel(self, task: str) -> None:
+        self._queue.steps = deque(each for each in self._queue.steps if each.task != task)
+        for process in list(self._processes):
+            if process.task is not None and process.task.task == task:
+                self._drop_shards(process)
+                self._end(process)
+
+    def close(self) -> None:
+        self._queue = _State()
+        for process in list(self._processes):
+            self._end(process)
+        self._selector.close()
+
+
+def _kill(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:
+    """End a process and its children, and wait until it is gone. A worker without a task loses nothing."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    deadline = time.monotonic() + patience
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            process.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _how_ended(code: int | None) -> str:
+    if code is None:
+        return "it does not answer"
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = "; if nobody killed it, the machine may have run out of memory" if -code == signal.SIGKILL else ""
+    return f"killed by {name}{hint}"

@@ -1,0 +1,188 @@
+"""What a running step gets, over a store; and the same over two plain folders, for a step function's own unit test."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from marin_pipeline.core.artifact import Artifact, Output, content_digest, relative_path
+from marin_pipeline.core.canonical import annotations_of
+from marin_pipeline.core.errors import DeclarationError, InputError, Stopped, StoreError
+from marin_pipeline.core.step import Declaration
+from marin_pipeline.run.chains import nearest_state
+from marin_pipeline.run.shards import StoredShard, plan_shards, read_shard, run_shard
+from marin_pipeline.run.task import Target, Task
+from marin_pipeline.run.work import StoredWork
+from marin_pipeline.store import layout
+from marin_pipeline.store.manifest import VALUE, Entry, files_below
+from marin_pipeline.store.objects import ObjectStore, open_objects
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+PROGRESS_INTERVAL = 0.1
+"""Seconds between two messages about progress, at least."""
+
+MapRunner = Callable[[Sequence[Task]], None]
+"""Runs shards somewhere; returns when all have their results in the store, or raises the first error."""
+
+
+class RunContext:
+    """The context of one attempt."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        task: Task,
+        declaration: Declaration | None,
+        *,
+        map_runner: MapRunner,
+        report: Callable[[dict[str, Any]], None],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._objects = objects
+        self._task = task
+        self._declaration = declaration
+        self._map_runner = map_runner
+        self._report = report
+        self._is_stopping = is_stopping
+        self._last_report = 0.0
+        attempt = layout.attempt(task.id, task.key, task.attempt)
+        self.out: Path = objects.folder(f"{attempt}/out")
+        """Folder for the output."""
+        self.records: Path = objects.folder(f"{attempt}/records")
+        """Folder for what may differ from run to run."""
+        self.work = StoredWork(objects, task.work)
+        """Finished parts of a resumable step."""
+        self.adopted: dict[str, Entry] = {}
+        """Files of shards that are files of the output, by path."""
+
+    def map(self, fn: Callable[..., R], items: Iterable[Any], **common: Any) -> list[StoredShard[R]]:
+        """Run `fn(shard, item, **common)` for each item, in parallel; results in the items' order, kept by content."""
+        tasks = plan_shards(self._task, fn, items, common)
+        annotation = annotations_of(fn).get("return", Any)
+        found = {task.key: read_shard(self._objects, task.key, annotation) for task in tasks}
+        missing = list({task.key: task for task in tasks if found[task.key] is None}.values())
+        if missing:
+            self._map_runner(missing)
+            for task in missing:
+                found[task.key] = read_shard(self._objects, task.key, annotation)
+        results: list[StoredShard[R]] = []
+        for task in tasks:
+            result = found[task.key]
+            if result is None:
+                raise StoreError(f"{task.name}: ran, but its result is not in {self._objects.url}; run again")
+            results.append(result)
+        return results
+
+    def adopt(self, result: StoredShard[Any], path: str, as_path: str | None = None) -> None:
+        """Make a file of a shard a file of the output, under `as_path`, without copying it."""
+        target = relative_path(as_path or path)
+        if path not in result.entries:
+            raise InputError(f"ctx.adopt: the shard has no file {path!r}; it has {', '.join(result.files) or 'none'}")
+        if target in self.adopted or target == VALUE:
+            raise InputError(f"ctx.adopt: the output {target!r} is taken already; use another name")
+        entry = result.entries[path]
+        self.adopted[target] = Entry(target, entry.object, entry.size, entry.sha256, entry.checksum)
+
+    def earlier_state(self) -> tuple[int, Output] | None:
+        """The nearest committed earlier state of the same chain: its absolute step and its output."""
+        return None if self._declaration is None else nearest_state(self._objects, self._declaration, self._task)
+
+    def progress(self, done: int, total: int, unit: str = "items", **figures: float) -> None:
+        """Say how far the step is."""
+        now = time.monotonic()
+        if done < total and now - self._last_report < PROGRESS_INTERVAL:
+            return
+        self._last_report = now
+        self._report({"event": "progress", "done": done, "total": total, "unit": unit, "figures": figures})
+
+    def log(self, message: str) -> None:
+        """Write a line to the step's log."""
+        print(message, flush=True)
+
+    @property
+    def stopping(self) -> bool:
+        """True when the run was asked to stop."""
+        return self._is_stopping()
+
+    def stop(self) -> Stopped:
+        """The error to raise when the step has stopped as asked."""
+        return Stopped(f"{self._task.name} stopped as asked; run the same command again to go on")
+
+
+def test_context(folder: Path | str) -> RunContext:
+    """A context over a folder, for a step function's own unit test: `count_words.fn(test_context(tmp_path), text="a b")`.
+
+    What the function writes lies in the context's `.out`. `ctx.map` runs in this process.
+    """
+    objects = open_objects(str(folder))
+    task = Task("test", "step", Target("", "", "", False), str(folder), "test/step", "0" * 64, "test", {}, {}, work="work")
+
+    def run_here(tasks: Sequence[Task]) -> None:
+        for each in tasks:
+            run_shard(objects, each)
+
+    return _TestContext(objects, task, None, map_runner=run_here, report=lambda event: None, is_stopping=lambda: False)
+
+
+test_context.__test__ = False  # pyright: ignore[reportFunctionMemberAccess] - pytest must not take it for a test
+
+
+class _TestContext(RunContext):
+    """Runs shards with the objects that the test passed in, bound to plain folders."""
+
+    def map(self, fn: Callable[..., R], items: Iterable[Any], **common: Any) -> list[StoredShard[R]]:
+        tasks = plan_shards(self._task, fn, items := list(items), common)
+        annotation = annotations_of(fn).get("return", Any)
+        results: list[StoredShard[R]] = []
+        for task, item in zip(tasks, items, strict=True):
+            run_shard(self._objects, task, (fn, item, common))
+            result = read_shard(self._objects, task.key, annotation)
+            if result is None:
+                raise StoreError(f"{task.name}: ran, but its result is not in {self._objects.url}")
+            results.append(result)
+        return results
+
+    def adopt(self, result: StoredShard[Any], path: str, as_path: str | None = None) -> None:
+        super().adopt(result, path, as_path)
+        target = self.out / relative_path(as_path or path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(result.local(path).read_bytes())
+
+
+class _FolderOutput:
+    """A folder on disk behind the interface of a committed output."""
+
+    def __init__(self, folder: Path, value: Any) -> None:
+        self._folder = folder
+        self._value = value
+        self.files: Mapping[str, Entry] = {
+            path: Entry(path, path, size, content_digest(file)) for path, file, size in files_below(folder) if path != VALUE
+        }
+        self.digest = hashlib.sha256(repr(sorted((entry.path, entry.sha256) for entry in self.files.values())).encode()).hexdigest()
+        self.key = hashlib.sha256(f"{folder}{self.digest}".encode()).hexdigest()
+
+    def value(self, annotation: Any) -> Any:
+        return self._value
+
+    def local(self, path: str) -> Path:
+        found = self._folder / path
+        if not found.exists():
+            raise InputError(f"{self._folder} has no file {path!r}; it has {', '.join(sorted(self.files)[:10]) or 'none'}")
+        return found
+
+    def url(self, path: str) -> str:
+        return str(self._folder / path)
+
+
+def local_artifact(folder: Path | str, value: T) -> Artifact[T]:
+    """An artifact whose files are those of a folder and whose value is `value`, for a step function's own unit test."""
+    path = Path(folder).absolute()
+    if not path.is_dir():
+        raise DeclarationError(f"local_artifact({str(folder)!r}): not a folder")
+    output = _FolderOutput(path, value)
+    return Artifact(output.key, kind=type(value), name=path.name.lower() or "folder", output=output)

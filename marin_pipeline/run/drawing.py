@@ -1,0 +1,63 @@
+"""The graph as a picture: mermaid text, and an SVG that needs no other program."""
+
+from __future__ import annotations
+
+from html import escape
+
+from marin_pipeline.run.plan import Plan
+
+_COLOURS = {"cached": "#d5e8d4", "run": "#dae8fc", "stale": "#ffe6cc", "drift": "#fff2cc", "leased": "#e1d5e7", "blocked": "#f8cecc"}
+
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 190, 44, 30, 46, 20
+
+
+def mermaid(plan: Plan) -> str:
+    """The graph as mermaid text, dependencies above."""
+    lines = ["flowchart TD"]
+    for key, planned in plan.nodes.items():
+        label = planned.node.name.replace('"', "'")
+        lines.append(f'    {key[:8]}["{label}<br/>{key[:8]}"]:::{planned.status}')
+        lines.extend(f"    {dependency[:8]} --> {key[:8]}" for dependency in planned.node.depends_on)
+    used = sorted({planned.status for planned in plan.nodes.values()})
+    lines.extend(f"    classDef {status} fill:{_COLOURS[status]},stroke:#666,color:#000" for status in used)
+    return "\n".join(lines)
+
+
+def svg(plan: Plan) -> str:
+    """The graph as SVG: each step below all that it needs."""
+    layer: dict[str, int] = {}
+    for key, planned in plan.nodes.items():
+        layer[key] = 1 + max((layer[each] for each in planned.node.depends_on), default=-1)
+    rows: dict[int, list[str]] = {}
+    for key, row in layer.items():
+        rows.setdefault(row, []).append(key)
+    widest = max(len(row) for row in rows.values())
+    total = widest * (_WIDTH + _GAP_X) - _GAP_X
+    place: dict[str, tuple[float, float]] = {}
+    for row, keys in rows.items():
+        start = _MARGIN + (total - (len(keys) * (_WIDTH + _GAP_X) - _GAP_X)) / 2
+        for index, key in enumerate(keys):
+            place[key] = (start + index * (_WIDTH + _GAP_X), _MARGIN + row * (_HEIGHT + _GAP_Y))
+    height = 2 * _MARGIN + len(rows) * (_HEIGHT + _GAP_Y) - _GAP_Y
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{total + 2 * _MARGIN}" height="{height}" font-family="sans-serif" font-size="12">',
+        '<defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<path d="M0 0 8 4 0 8z" fill="#666"/></marker></defs>',
+    ]
+    for key, planned in plan.nodes.items():
+        x, y = place[key]
+        for dependency in planned.node.depends_on:
+            from_x, from_y = place[dependency]
+            lines.append(
+                f'<path d="M{from_x + _WIDTH / 2} {from_y + _HEIGHT} L{x + _WIDTH / 2} {y}" stroke="#666" fill="none" marker-end="url(#end)"/>'
+            )
+    for key, planned in plan.nodes.items():
+        x, y = place[key]
+        title = escape(f"{planned.node.id} {key} {planned.status} {planned.reason}".strip())
+        lines.append(
+            f'<g><title>{title}</title><rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="5" '
+            f'fill="{_COLOURS[planned.status]}" stroke="#666"/>'
+            f'<text x="{x + _WIDTH / 2}" y="{y + 18}" text-anchor="middle">{escape(planned.node.name)}</text>'
+            f'<text x="{x + _WIDTH / 2}" y="{y + 34}" text-anchor="middle" fill="#666">{key[:8]} {planned.status}</text></g>'
+        )
+    return "\n".join([*lines, "</svg>"])

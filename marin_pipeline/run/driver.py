@@ -1,0 +1,287 @@
+"""Run and load from Python: `run(artifact)` makes what is missing, `load("name or key")` reads what was made.
+
+The command line is a face on the same functions.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar, overload
+
+from marin_pipeline.core import projects
+from marin_pipeline.core.artifact import Artifact
+from marin_pipeline.core.errors import MarinError, UsageError
+from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.run.attempt import Failed
+from marin_pipeline.run.backends.base import Backend
+from marin_pipeline.run.backends.inline import InlineBackend
+from marin_pipeline.run.backends.local import LocalBackend
+from marin_pipeline.run.history import EarlierResults, RunRecord, now, owner, record_run, resolve
+from marin_pipeline.run.plan import CodePolicy, Plan, Policy, is_drifted, plan
+from marin_pipeline.run.scheduler import LEASE_LIFE, Notice, Scheduler, Settled
+from marin_pipeline.store.commit import Look, is_accepted, look, look_many
+from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.output import CommittedOutput
+
+T = TypeVar("T")
+
+DEFAULT_PREFIX = "marin-store"
+
+
+def default_prefix() -> str:
+    """`MARIN_PREFIX`, else `./marin-store`."""
+    return os.environ.get("MARIN_PREFIX") or DEFAULT_PREFIX
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run; none of it is in a key."""
+
+    prefix: str | None = None
+    """Root of the store; by default `MARIN_PREFIX`, else `./marin-store`."""
+    backend: str = "local"
+    """`local` (worker processes) or `inline` (this process)."""
+    only: Sequence[str] = ()
+    """Names of the steps that may run; the others must be done already."""
+    until: Sequence[str] = ()
+    """Names of the steps to stop at: they and what they need."""
+    force: Sequence[str] = ()
+    """Names of the steps to run again though they are done."""
+    code: CodePolicy = "stop"
+    """What to do where an output was made by other code than the present one."""
+    reason: str = ""
+    """Recorded with what `force` and `code` do."""
+    max_parallel: int | None = None
+    """Steps at once, at most."""
+    fail_fast: bool = False
+    """Start nothing new after a failure."""
+    lease_life: float = field(default_factory=lambda: float(os.environ.get("MARIN_LEASE_SECONDS") or LEASE_LIFE))
+    """Seconds without a beat after which another run's lease is taken over."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run came out."""
+
+    graph: Graph
+    objects: ObjectStore
+    settled: Mapping[str, Settled]
+    failures: Sequence[tuple[Node, Failed]]
+    interrupted: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is done."""
+        return all(settled.outcome in ("cached", "done") for settled in self.settled.values())
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, 1 a step failed or is blocked, 130 interrupted."""
+        return 130 if self.interrupted else 0 if self.ok else 1
+
+    def output(self, node: Node) -> CommittedOutput | None:
+        """The output of a step that is done."""
+        commit = self.settled[node.key].commit
+        return None if commit is None else CommittedOutput(self.objects, node.id, node.key, commit)
+
+    def bound(self, key: str) -> Artifact[Any]:
+        """An artifact of the graph with its output."""
+        node = self.graph.nodes[key]
+        output = self.output(node)
+        return node.artifact if output is None else node.artifact.bound(output)
+
+    @property
+    def artifacts(self) -> dict[str, Artifact[Any]]:
+        """What is done, by name."""
+        return {
+            name: self.bound(node.key)
+            for node in self.graph.nodes.values()
+            if self.settled[node.key].commit is not None
+            for name in node.names
+        }
+
+
+@dataclass(frozen=True)
+class Session:
+    """A graph, its store, and what is asked for: what planning and running share."""
+
+    graph: Graph
+    objects: ObjectStore
+    policy: Policy
+    options: Options
+    experiment: str
+    title: str
+
+    @classmethod
+    def open(cls, targets: Sequence[Artifact[Any]], options: Options, experiment: str, title: str = "") -> Session:
+        """Check what was asked for against the graph.
+
+        Raises:
+            UsageError: for a name that no step bears, a prefix of an unknown kind, a backend that does not exist.
+        """
+        if not targets:
+            raise UsageError("nothing to run: main() was given no artifact")
+        graph = Graph(targets)
+        if options.until:
+            wanted = {graph.select(name).key for name in options.until}
+            graph = Graph([node.artifact for node in graph.nodes.values() if node.key in wanted])
+        selected = frozenset(graph.select(name).key for name in options.only) if options.only else None
+        force = frozenset(graph.select(name).key for name in options.force)
+        if selected is not None:
+            needed = graph.ancestors(selected)
+            graph = Graph([node.artifact for node in graph.nodes.values() if node.key in needed])
+        objects = open_objects(options.prefix or default_prefix())
+        if options.backend not in ("local", "inline"):
+            raise UsageError(f"--backend {options.backend}: there are local and inline")
+        if options.backend == "local" and not objects.shared:
+            raise UsageError(f"--prefix {objects.url}: a store in memory is seen by this process only; add --backend inline")
+        policy = Policy(force, options.code, selected)
+        return cls(graph, objects, policy, options, experiment, title or experiment)
+
+    def looks(self) -> dict[str, Look]:
+        """One look at the store for the whole graph."""
+        found = look_many(self.objects, [(node.id, node.key) for node in self.graph.nodes.values()])
+        for node in self.graph.nodes.values():
+            each = found[node.key]
+            code = node.declaration.code.digest
+            if is_drifted(node, each) and is_accepted(self.objects, node.id, node.key, code):
+                found[node.key] = Look(each.number, each.commit, None, None, accepted=frozenset({code[:16]}))
+        return found
+
+    def plan(self, looks: Mapping[str, Look] | None = None) -> Plan:
+        """What would be done, and why."""
+        return plan(self.graph, looks or self.looks(), self.policy, EarlierResults(self.objects, self.experiment))
+
+    def run(self, notify: Callable[[Notice], None] = lambda notice: None, looks: Mapping[str, Look] | None = None) -> RunResult:
+        """Run what is not done yet, and record the run.
+
+        Raises:
+            StoreError: when the prefix cannot be written.
+        """
+        started = now()
+        looks = looks or self.looks()
+        if any(each.commit is None for each in looks.values()):
+            _check_writable(self.objects)
+        backend: Backend = InlineBackend(self.objects) if self.options.backend == "inline" else LocalBackend(self.options.max_parallel)
+        scheduler = Scheduler(
+            self.graph,
+            self.objects,
+            backend,
+            looks=looks,
+            policy=self.policy,
+            reason=self.options.reason,
+            fail_fast=self.options.fail_fast,
+            max_parallel=self.options.max_parallel,
+            lease_life=self.options.lease_life,
+            notify=notify,
+        )
+        with _interruptible(scheduler):
+            settled = scheduler.run()
+        result = RunResult(self.graph, self.objects, settled, scheduler.failures, scheduler.interrupted)
+        steps = {name: (node.id, node.key) for node in self.graph.nodes.values() for name in node.names}
+        statuses = {name: settled[node.key].outcome for node in self.graph.nodes.values() for name in node.names}
+        record = RunRecord(self.experiment, self.title, sys.argv, owner(), started, now(), result.ok, steps, statuses)
+        try:
+            record_run(self.objects, record)
+        except MarinError:
+            # The outputs are committed or not, whatever becomes of this record; a failure that explains it has been told already.
+            if result.ok:
+                raise
+        return result
+
+
+def _check_writable(objects: ObjectStore) -> None:
+    probe = f"tmp/1d/probe-{uuid.uuid4().hex}"
+    objects.create(probe, b"")
+    objects.delete(probe)
+
+
+@contextmanager
+def _interruptible(scheduler: Scheduler) -> Iterator[None]:
+    """Ctrl-C and SIGTERM ask the run to stop; the second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        scheduler.interrupt()
+
+    kept = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in kept.items():
+            signal.signal(each, handler)
+
+
+class RunFailed(MarinError):
+    """A run from Python did not come to its end; carries how it came out."""
+
+    def __init__(self, result: RunResult) -> None:
+        parts = [f"{node.name}: {failed.message}\n{failed.traceback}".rstrip() for node, failed in result.failures]
+        failed_names = {node.name for node, _ in result.failures}
+        parts += [
+            f"{node.name}: {settled.message}"
+            for node in result.graph.nodes.values()
+            if (settled := result.settled[node.key]).outcome == "blocked" and node.name not in failed_names
+        ]
+        super().__init__("\n".join(parts))
+        self.result = result
+
+
+def experiment_id() -> str:
+    """Names the experiment by the program that runs: its file's path in its project; `python` in a session."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return projects.module_id(Path(file).absolute()) if file else "python"
+
+
+@overload
+def run(target: Artifact[T], /, **options: Any) -> Artifact[T]: ...
+@overload
+def run(target: Sequence[Artifact[Any]], /, **options: Any) -> list[Artifact[Any]]: ...
+def run(target: Artifact[Any] | Sequence[Artifact[Any]], /, **options: Any) -> Any:
+    """Make what is missing, and return the artifacts with their outputs.
+
+    Args:
+        target: an artifact, or a list of them.
+        options: fields of `Options`: `prefix`, `backend`, `force`, …
+
+    Raises:
+        RunFailed: when a step failed or is blocked; its message has the first failure's traceback first.
+        UsageError: for an option that does not exist.
+    """
+    targets = [target] if isinstance(target, Artifact) else list(target)
+    unknown = sorted(set(options) - set(Options.__dataclass_fields__))
+    if unknown:
+        raise UsageError(f"run(): no option {', '.join(unknown)}; there are {', '.join(Options.__dataclass_fields__)}")
+    session = Session.open(targets, Options(**options), experiment_id())
+    result = session.run()
+    if not result.ok:
+        raise RunFailed(result)
+    found = [result.bound(each.key) for each in targets]
+    return found[0] if isinstance(target, Artifact) else found
+
+
+def load(selector: str, *, prefix: str | None = None) -> Artifact[Any]:
+    """The artifact that a name (`train`, `train@2`) or a prefix of a key (6 hex digits or more) stands for, with its output.
+
+    Raises:
+        UsageError: when nothing, or more than one key, fits, or what fits has no output.
+    """
+    objects = open_objects(prefix or default_prefix())
+    id, key = resolve(objects, selector)
+    found = look(objects, id, key)
+    if found.commit is None:
+        raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no output in {objects.url}; run it first")
+    return Artifact(key, name=id.rpartition("/")[2].rpartition(".")[2].lower(), output=CommittedOutput(objects, id, key, found.commit))
+
+

@@ -1,0 +1,148 @@
+"""Why a step would run, as data: what is new, what changed from what to what, what it hangs on.
+
+Pure functions of two records; drawing them is the screen's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from marin_pipeline.core.canonical import TAG, Tree, marks_of
+
+Kind = Literal[
+    "new", "argument", "code", "version", "input", "stale", "forced", "failed before", "invalidated", "missing object", "drift", "leased"
+]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One reason."""
+
+    kind: Kind
+    path: str = ""
+    """The argument, the piece of code, or the name of the step that it hangs on."""
+    old: Any = None
+    new: Any = None
+    text: str = ""
+    """Said in addition."""
+
+    def __str__(self) -> str:
+        if self.kind == "argument":
+            return f"{self.path} {_shown(self.old)} → {_shown(self.new)}"
+        if self.kind == "code":
+            return f"code changed: {self.path}"
+        if self.kind == "version":
+            return f"version {self.old} → {self.new}"
+        if self.kind == "input":
+            return f"downstream of {self.path}"
+        if self.kind == "stale":
+            return f"stale: {self.path} was rebuilt with other bytes"
+        if self.kind == "drift":
+            return f"drift: code changed since it was made: {self.path}" if not self.text else self.text
+        if self.kind == "leased":
+            return f"at work elsewhere: {self.text}"
+        return f"{self.kind}: {self.text}" if self.text else self.kind
+
+    def tree(self) -> Tree:
+        """As JSON values."""
+        return {"kind": self.kind, "path": self.path, "old": self.old, "new": self.new, "text": str(self)}
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = _Absent()
+
+
+def _shown(value: Any) -> str:
+    text = str(value) if not isinstance(value, (dict, list, str)) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+@dataclass(frozen=True)
+class Change:
+    """One place at which two trees differ."""
+
+    path: str
+    old: Any
+    new: Any
+
+
+def changes(old: Tree, new: Tree, path: str = "") -> Iterator[Change]:
+    """The places at which two canonical trees differ, in the order of the new one."""
+    if isinstance(old, dict) and isinstance(new, dict) and _tag(old) == _tag(new):
+        if _tag(new) in ("~artifact", "~file"):
+            same = all(old.get(name) == new.get(name) for name in ("~artifact", "~file", "path"))
+            if not same:
+                yield Change(path, old, new)
+            return
+        if "~data" in new and old["~data"] == new["~data"]:
+            yield from changes(old["fields"], new["fields"], path)
+            return
+        for name in [*new, *(name for name in old if name not in new)]:
+            inner = f"{path}.{name}" if path else name
+            yield from changes(old.get(name, ABSENT), new.get(name, ABSENT), inner)
+        return
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (left, right) in enumerate(zip(old, new, strict=True)):
+            yield from changes(left, right, f"{path}[{index}]")
+        return
+    if type(old) is not type(new) or old != new:
+        yield Change(path, old, new)
+
+
+def _tag(tree: Mapping[str, Tree]) -> str | None:
+    return next((name for name in tree if name.startswith(TAG) and not name.startswith(TAG + TAG)), None)
+
+
+def artifact_keys(tree: Any) -> set[str]:
+    """Keys of the artifacts inside a canonical tree."""
+    if isinstance(tree, list):
+        return {key for item in tree for key in artifact_keys(item)}
+    if isinstance(tree, dict):
+        if "~artifact" in tree:
+            return {tree["~artifact"]}
+        return {key for item in tree.values() for key in artifact_keys(item)}
+    return set()
+
+
+def keyed_arguments(call: Mapping[str, Tree], annotations: Mapping[str, Any]) -> dict[str, Tree]:
+    """The arguments of a call without those that are marked `Runtime`."""
+    return {name: tree for name, tree in call.items() if not marks_of(annotations.get(name)).runtime}
+
+
+def compare(
+    old: Mapping[str, Tree],
+    new: Mapping[str, Tree],
+    names: Mapping[str, str],
+) -> list[Reason]:
+    """Why a call is not the earlier one.
+
+    Args:
+        names: names of the present graph's steps by key.
+
+    Returns:
+        The changed arguments; a changed input is named by the step that makes it.
+    """
+    found: list[Reason] = []
+    for change in changes(old, new):
+        keys = artifact_keys(change.new)
+        known = sorted(names[key] for key in keys if key in names)
+        if known:
+            found.extend(Reason("input", name) for name in known if name not in [each.path for each in found])
+        else:
+            old_value = None if change.old is ABSENT else change.old
+            new_value = None if change.new is ABSENT else change.new
+            found.append(Reason("argument", change.path, old_value, new_value))
+    return found
+
+
+def compare_code(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """The pieces of code that differ, for people."""
+    moved = [name for name in new if old.get(name) != new[name]] + [name for name in old if name not in new]
+    shown = ", ".join(moved[:3]) or "its classes"
+    return shown if len(moved) <= 3 else f"{shown} and {len(moved) - 3} more"

@@ -1,0 +1,99 @@
+"""What is in a store, for people and programs: `marin-pipeline show`, `ls` and `logs`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from marin_pipeline.core.errors import UsageError
+from marin_pipeline.run.history import find_keys, resolve
+from marin_pipeline.store import layout
+from marin_pipeline.store.commit import Look, look
+from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.output import CommittedOutput
+
+
+def _found(objects: ObjectStore, selector: str) -> tuple[str, str, Look]:
+    id, key = resolve(objects, selector)
+    return id, key, look(objects, id, key)
+
+
+def _status(found: Look) -> str:
+    if found.commit is not None:
+        return "done"
+    if found.leased is not None:
+        return "running"
+    return "failed" if found.failure is not None else "invalidated" if found.invalidation is not None else "begun"
+
+
+def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
+    """What is known of one key."""
+    id, key, found = _found(objects, selector)
+    spec = objects.read(layout.spec(id, key))
+    arguments = json.loads(spec.data)["arguments"] if spec else None
+    if as_json:
+        commit = asdict(found.commit) if found.commit else None
+        failure = asdict(found.failure) if found.failure else None
+        yield json.dumps({"id": id, "key": key, "status": _status(found), "arguments": arguments, "commit": commit, "failure": failure})
+        return
+    yield f"{id}  {key}"
+    yield f"status     {_status(found)}"
+    yield f"spec       {objects.url}/{layout.spec(id, key)}"
+    for name, value in (arguments or {}).items():
+        yield f"argument   {name} = {_short(value)}"
+    if found.failure is not None and found.commit is None:
+        yield f"failure    {found.failure.message}"
+    if found.commit is None:
+        return
+    commit, output = found.commit, CommittedOutput(objects, id, key, found.commit)
+    yield f"made       {commit.finished} in {commit.seconds:.1f} s, attempt {commit.attempt}, commit {commit.number}"
+    yield f"digest     {commit.output}"
+    for role, record in commit.inputs.items():
+        yield f"input      {role} = {record.key[:8]} with output {record.output[:8]}"
+    yield f"value      {_short(output.value_tree)}"
+    yield f"files      {len(output.files)}, {commit.bytes} bytes, in {objects.url}/{output.folder}"
+    machine = commit.fingerprint
+    yield f"machine    Python {machine.get('python')}, {machine.get('processor')}, {machine.get('processors')} processors"
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
+    """Every key in the store."""
+    for id, key in find_keys(objects, ""):
+        found = look(objects, id, key)
+        size = found.commit.bytes if found.commit else None
+        if as_json:
+            yield json.dumps({"id": id, "key": key, "status": _status(found), "bytes": size})
+        else:
+            yield f"{_status(found):<12}{key[:8]}  {id}  {'' if size is None else f'{size} bytes'}".rstrip()
+
+
+def list_files(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
+    """The files of one output."""
+    id, key, found = _found(objects, selector)
+    if found.commit is None:
+        raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no output in {objects.url}; run it first")
+    for entry in CommittedOutput(objects, id, key, found.commit).manifest.entries:
+        yield json.dumps(asdict(entry)) if as_json else f"{entry.size:>12}  {entry.sha256[:16]}  {entry.path}"
+
+
+def logs(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
+    """What the attempt that counts printed; of a step that is not done, its latest attempt."""
+    id, key, found = _found(objects, selector)
+    attempts = objects.names(f"{layout.step(id, key)}/attempts")
+    if not attempts:
+        raise UsageError(f"{selector!r} is {id} {key[:8]}, which has not been tried in {objects.url}")
+    attempt = found.commit.attempt if found.commit else attempts[-1]
+    log = objects.read(f"{layout.attempt(id, key, attempt)}/log/log.txt")
+    text = log.data.decode("utf-8", "replace") if log else ""
+    if as_json:
+        yield json.dumps({"id": id, "key": key, "attempt": attempt, "log": text})
+    elif text:
+        yield text.rstrip("\n")
+    else:
+        yield f"{id} {key[:8]}: the attempt {attempt} printed nothing"

@@ -1,0 +1,215 @@
+"""What would be done, and why: a pure function of the graph and of one look at the store.
+
+A step whose key has a current commit is not done again, unless its inputs were rebuilt with other bytes since, or somebody forces it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from marin_pipeline.core.canonical import Tree
+from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.run.explain import Reason, compare, compare_code, keyed_arguments
+from marin_pipeline.run.task import write_call
+from marin_pipeline.store.commit import Commit, Look
+
+Status = Literal["cached", "run", "blocked", "leased", "drift", "stale"]
+CodePolicy = Literal["stop", "accept", "rerun"]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An earlier result to compare with."""
+
+    key: str
+    commit: Commit | None
+    """None when that key has none."""
+    step: str
+    """Id of the step that made it."""
+    version: int | None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What was asked for."""
+
+    force: frozenset[str] = frozenset()
+    """Keys to make again."""
+    code: CodePolicy = "stop"
+    """What to do where a committed output was made by other code than the present one."""
+    selected: frozenset[str] | None = None
+    """Keys that may run; None for all."""
+
+
+@dataclass(frozen=True)
+class PlannedNode:
+    """One step with what would become of it."""
+
+    node: Node
+    status: Status
+    reasons: tuple[Reason, ...]
+    look: Look
+
+    @property
+    def reason(self) -> str:
+        """The reasons in one line."""
+        return "; ".join(str(reason) for reason in self.reasons)
+
+    def tree(self) -> Tree:
+        """The line of `plan --json`."""
+        return {
+            "name": self.node.name,
+            "names": list(self.node.names),
+            "id": self.node.id,
+            "key": self.node.key,
+            "status": self.status,
+            "reason": self.reason,
+            "depends_on": self.node.depends_on,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every step of a graph with what would become of it, dependencies first."""
+
+    graph: Graph
+    nodes: Mapping[str, PlannedNode] = field(default_factory=dict[str, PlannedNode])
+
+    def counts(self) -> Counter[str]:
+        """How many steps have each status."""
+        return Counter(planned.status for planned in self.nodes.values())
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is left to do or to decide."""
+        return any(planned.status != "cached" for planned in self.nodes.values())
+
+
+def pieces_of(node: Node) -> dict[str, str]:
+    """Digest of each piece of code that a step reaches, by name."""
+    return {piece.name: piece.digest for piece in node.declaration.code.pieces}
+
+
+def is_drifted(node: Node, look: Look) -> bool:
+    """Whether the committed output was made by other code than the present one, and nobody has accepted that."""
+    commit = look.commit
+    code = node.declaration.code.digest
+    return commit is not None and commit.code != code and code[:16] not in look.accepted
+
+
+def assess(node: Node, look: Look, compared: Mapping[str, str | None], policy: Policy) -> tuple[Status, tuple[Reason, ...]]:
+    """The status of one step whose dependencies are known.
+
+    Args:
+        compared: what the current commit of each dependency is compared by; without an entry for one that would run.
+    """
+    commit = look.commit
+    if commit is None:
+        if look.leased is not None:
+            who = f"{look.leased.user}@{look.leased.host}, process {look.leased.pid}"
+            return "leased", (Reason("leased", text=who),)
+        reasons: list[Reason] = []
+        if look.invalidation is not None:
+            reasons.append(Reason("invalidated", text=f"{look.invalidation.reason}: {look.invalidation.text}"))
+        elif look.failure is not None:
+            reasons.append(Reason("failed before", text=look.failure.message.partition("\n")[0]))
+        return "run", tuple(reasons)
+    if node.key in policy.force:
+        return "run", (Reason("forced"),)
+    stale = [
+        Reason("stale", role, record.compared, compared[record.key])
+        for role, record in commit.inputs.items()
+        if record.key in compared and record.compared is not None and compared[record.key] != record.compared
+    ]
+    if stale:
+        return "stale", tuple(stale)
+    if is_drifted(node, look) and policy.code != "accept":
+        pieces = compare_code(commit.pieces, pieces_of(node))
+        if policy.code == "rerun":
+            return "run", (Reason("code", pieces),)
+        return "drift", (Reason("drift", pieces),)
+    return "cached", ()
+
+
+def plan(
+    graph: Graph,
+    looks: Mapping[str, Look],
+    policy: Policy = Policy(),
+    earlier: Callable[[Node], Earlier | None] = lambda node: None,
+) -> Plan:
+    """What would become of every step of `graph`.
+
+    Args:
+        looks: what the store says, by key.
+        earlier: finds the result that a new one is compared with, to say what changed; asked only for steps that would run.
+    """
+    nodes: dict[str, PlannedNode] = {}
+    names = {key: node.name for key, node in graph.nodes.items()}
+    compared: dict[str, str | None] = {}
+    for key, node in graph.nodes.items():
+        look = looks[key]
+        status, reasons = assess(node, look, compared, policy)
+        dependencies = [nodes[each] for each in node.depends_on]
+        if status in ("cached", "drift") and look.commit is not None:
+            compared[key] = look.commit.compared
+            again = [each.node.name for each in dependencies if each.status in ("run", "stale", "leased")]
+            if again and status == "cached":
+                reasons = (Reason("input", again[0]),)
+        elif status in ("run", "stale", "leased"):
+            stopped = _stopped_by(dependencies)
+            if stopped is not None and policy.code == "stop":
+                status, reasons = "blocked", (stopped,)
+            elif status == "run" and (not reasons or reasons[0].kind == "failed before"):
+                reasons = (*_why(node, earlier(node), names, nodes), *reasons)
+        nodes[key] = PlannedNode(node, status, reasons, look)
+    return Plan(graph, nodes)
+
+
+def _stopped_by(dependencies: list[PlannedNode]) -> Reason | None:
+    for planned in dependencies:
+        if planned.status == "drift":
+            text = (
+                f"drift: {planned.node.name} was made by other code ({planned.reasons[0].path}); "
+                "say --code accept (the change does not matter) or --code rerun"
+            )
+            return Reason("drift", planned.node.name, text=text)
+        if planned.status == "blocked":
+            return planned.reasons[0]
+    return None
+
+
+def _why(node: Node, earlier: Earlier | None, names: Mapping[str, str], planned: Mapping[str, PlannedNode]) -> tuple[Reason, ...]:
+    """Root causes only: a step all of whose changes are inputs that run as well is downstream of them."""
+    declaration = node.declaration
+    if earlier is None or earlier.commit is None:
+        running = [planned[key].node.name for key in node.depends_on if planned[key].status in ("run", "stale", "leased")]
+        return (Reason("new"),) if not running else (Reason("new", text=f"after {', '.join(running)}"),)
+    found: list[Reason] = []
+    version = declaration.step.version
+    if version != earlier.version:
+        found.append(Reason("version", old=earlier.version, new=version))
+    elif version is None and earlier.commit.code != declaration.code.digest:
+        found.append(Reason("code", compare_code(earlier.commit.pieces, pieces_of(node))))
+    annotations = declaration.step.annotations
+    old = keyed_arguments(earlier.commit.arguments, annotations)
+    new = keyed_arguments(write_call(declaration.arguments), annotations)
+    found += compare(old, new, names)
+    return tuple(found) or (Reason("new"),)
+
+
+def summary_line(title: str, plan: Plan, store: str) -> str:
+    """The plan in a line."""
+    counts = plan.counts()
+    words: dict[str, str] = {
+        "cached": "cached",
+        "run": "to run",
+        "stale": "stale",
+        "drift": "drifted",
+        "leased": "at work elsewhere",
+        "blocked": "blocked",
+    }
+    parts: list[Any] = [f"{counts[status]} {word}" for status, word in words.items() if counts[status]]
+    return f"{title} · {len(plan.nodes)} steps · {store} · {' · '.join(parts)}"

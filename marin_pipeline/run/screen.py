@@ -1,0 +1,275 @@
+"""What a person or a program sees of a run: a table on a terminal, one line an event elsewhere, JSON lines for programs.
+
+On a terminal the plan comes first, then one live table with progress bars, then where each output lies. Verbs are fixed, so that lines can be
+searched for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from marin_pipeline.core.graph import Node
+from marin_pipeline.run.driver import RunResult
+from marin_pipeline.run.plan import Plan, PlannedNode, summary_line
+from marin_pipeline.run.scheduler import Notice
+from marin_pipeline.store.output import CommittedOutput
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+QUIET_LINES = 12
+"""Cached steps that are shown one by one; more are counted."""
+
+
+class Screen(Protocol):
+    """Shows a run as it goes."""
+
+    def planned(self, plan: Plan, title: str, store: str) -> None:
+        """The plan, before anything runs."""
+        ...
+
+    def notice(self, notice: Notice) -> None:
+        """Something happened."""
+        ...
+
+    def finished(self, result: RunResult) -> None:
+        """The run has ended."""
+        ...
+
+    def abandon(self) -> None:
+        """The run ends with an error that is shown next."""
+        ...
+
+
+def bytes_text(size: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def plan_lines(plan: Plan, title: str, store: str) -> list[str]:
+    """The plan as text, one line a step."""
+    lines = [summary_line(title, plan, store)]
+    cached = [planned for planned in plan.nodes.values() if planned.status == "cached"]
+    for planned in plan.nodes.values():
+        if planned.status == "cached" and len(cached) > QUIET_LINES:
+            continue
+        lines.append(_plan_line(planned))
+    if len(cached) > QUIET_LINES:
+        lines.insert(1, f"{'cached':<8}({len(cached)} steps)")
+    return lines
+
+
+def _plan_line(planned: PlannedNode) -> str:
+    reason = f"  {planned.reason}" if planned.reason else ""
+    return f"{planned.status:<8}{planned.node.key[:8]}  {planned.node.name}{reason}".rstrip()
+
+
+def summary_tree(result: RunResult) -> dict[str, Any]:
+    """The last line of `run --json`."""
+    steps: list[dict[str, Any]] = []
+    for node in result.graph.nodes.values():
+        settled, output = result.settled[node.key], result.output(node)
+        steps.append(
+            {
+                "name": node.name,
+                "key": node.key,
+                "status": settled.outcome,
+                "seconds": round(settled.seconds, 3),
+                "path": None if output is None else f"{result.objects.url}/{output.folder}",
+                "bytes": None if output is None else output.commit.bytes,
+                "digest": None if output is None else output.digest,
+                **({"message": settled.message} if settled.message else {}),
+            }
+        )
+    return {"event": "summary", "ok": result.ok, "steps": steps}
+
+
+class JsonScreen:
+    """JSON lines on stdout, and nothing else there."""
+
+    def planned(self, plan: Plan, title: str, store: str) -> None:
+        for planned in plan.nodes.values():
+            self._print({"event": "plan", **planned.tree()})
+
+    def notice(self, notice: Notice) -> None:
+        tree: dict[str, Any] = {"event": notice.verb, "name": notice.node.name, "key": notice.node.key}
+        if notice.text:
+            tree["text"] = notice.text
+        self._print({**tree, **{name: value for name, value in notice.data.items() if name not in ("event", "task")}})
+
+    def finished(self, result: RunResult) -> None:
+        self._print(summary_tree(result))
+
+    def abandon(self) -> None:
+        """Nothing is open."""
+
+    def _print(self, tree: Mapping[str, Any]) -> None:
+        print(json.dumps(tree), flush=True)
+
+
+class LineScreen:
+    """One line an event."""
+
+    def __init__(self, verbosity: int = 0) -> None:
+        self._verbosity = verbosity
+        self._tenths: dict[str, int] = {}
+        self._cached = 0
+
+    def planned(self, plan: Plan, title: str, store: str) -> None:
+        if self._verbosity >= 0:
+            for line in plan_lines(plan, title, store) if plan.has_work else [summary_line(title, plan, store)]:
+                print(line, flush=True)
+
+    def notice(self, notice: Notice) -> None:
+        if notice.verb == "fail":
+            self._fail(notice)
+        elif self._verbosity < 0 or (notice.verb == "cached" and self._verbosity < 1):
+            return
+        elif notice.verb == "progress":
+            self._progress(notice)
+        else:
+            self._line(notice.verb, notice.node, _detail(notice))
+
+    def _progress(self, notice: Notice) -> None:
+        """A line each tenth, so that a log of a long run stays short."""
+        done, total = notice.data["done"], notice.data["total"]
+        tenth = 10 * done // total if total else 0
+        if tenth != self._tenths.get(notice.node.key, 0):
+            self._tenths[notice.node.key] = tenth
+            self._line("progress", notice.node, f"{done}/{total} {notice.data['unit']}{_figures(notice.data['figures'])}")
+
+    def _fail(self, notice: Notice) -> None:
+        print(failure_text(notice), file=sys.stderr, flush=True)
+
+    def _line(self, verb: str, node: Node, detail: str) -> None:
+        print(f"{verb:<9}{node.key[:8]}  {node.name}  {detail}".rstrip(), flush=True)
+
+    def finished(self, result: RunResult) -> None:
+        if self._verbosity >= 0:
+            for line in output_lines(result):
+                print(line, flush=True)
+
+    def abandon(self) -> None:
+        """Nothing is open."""
+
+
+def _detail(notice: Notice) -> str:
+    if notice.verb == "done":
+        return f"{notice.data['seconds']:.1f} s  {bytes_text(notice.data['bytes'])}"
+    return notice.text
+
+
+def _figures(figures: Mapping[str, float]) -> str:
+    return "".join(f"  {name} {value:.4g}" for name, value in figures.items())
+
+
+def failure_text(notice: Notice) -> str:
+    """A failure for people: the step's own traceback first, then what to know."""
+    parts = [notice.data["traceback"]] if notice.data.get("traceback") else []
+    parts.append(f"{'fail':<9}{notice.node.key[:8]}  {notice.node.name}  {notice.text}")
+    parts.append(f"{'':<9}log: {notice.data['log']}")
+    return "\n".join(parts)
+
+
+def output_lines(result: RunResult) -> list[str]:
+    """How each step came out, and where its output lies."""
+    width = max(len(node.name) for node in result.graph.nodes.values())
+    lines: list[str] = []
+    for node in result.graph.nodes.values():
+        settled, output = result.settled[node.key], result.output(node)
+        where = settled.message.partition("\n")[0] if output is None else _where(result, output)
+        lines.append(f"{settled.outcome:<9}{node.key[:8]}  {node.name:<{width}}  {where}".rstrip())
+    return lines
+
+
+def _where(result: RunResult, output: CommittedOutput) -> str:
+    return f"{result.objects.url}/{output.folder}"
+
+
+class TerminalScreen:
+    """The plan, one live table with progress bars, then where each output lies."""
+
+    def __init__(self, console: Console, verbosity: int = 0) -> None:
+        self._console = console
+        self._verbosity = verbosity
+        self._live: Live | None = None
+        self._running: dict[str, tuple[Node, float, Mapping[str, Any]]] = {}
+        self._counts: dict[str, int] = {}
+        self._total = 0
+
+    def planned(self, plan: Plan, title: str, store: str) -> None:
+        self._total = len(plan.nodes)
+        if self._verbosity >= 0:
+            for line in plan_lines(plan, title, store) if plan.has_work else [summary_line(title, plan, store)]:
+                self._console.print(line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False)
+        if plan.has_work:
+            from rich.live import Live
+
+            self._live = Live(get_renderable=self._table, console=self._console, refresh_per_second=8, transient=True)
+            self._live.start()
+
+    def _table(self) -> Table:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        for node, since, progress in list(self._running.values()):
+            done, total = progress.get("done", 0), progress.get("total", 0)
+            bar = ProgressBar(total=total or None, completed=done, width=24, pulse=not total)
+            what = f"{done}/{total} {progress['unit']}{_figures(progress['figures'])}" if progress else ""
+            table.add_row("[cyan]run", node.key[:8], node.name, bar, f"{time.monotonic() - since:.0f} s", what)
+        counts = "  ".join(f"{count} {verb}" for verb, count in self._counts.items())
+        table.add_row("", "", f"[dim]{sum(self._counts.values())}/{self._total}  {counts}")
+        return table
+
+    def notice(self, notice: Notice) -> None:
+        key = notice.node.key
+        if notice.verb == "progress":
+            node, since, _ = self._running.get(key, (notice.node, time.monotonic(), {}))
+            self._running[key] = (node, since, notice.data)
+            return
+        if notice.verb == "run":
+            self._running[key] = (notice.node, time.monotonic(), {})
+            return
+        self._running.pop(key, None)
+        if notice.verb in ("cached", "done", "fail", "blocked"):
+            self._counts[notice.verb] = self._counts.get(notice.verb, 0) + 1
+        if notice.verb == "fail":
+            self._console.print(failure_text(notice), style="red", highlight=False, soft_wrap=True, markup=False)
+        elif notice.verb != "cached" and self._verbosity >= 0:
+            line = f"{notice.verb:<9}{key[:8]}  {notice.node.name}  {_detail(notice)}".rstrip()
+            self._console.print(line, style=_STYLES.get(notice.verb, ""), highlight=False, soft_wrap=True, markup=False)
+
+    def abandon(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def finished(self, result: RunResult) -> None:
+        self.abandon()
+        if self._verbosity >= 0:
+            for line in output_lines(result):
+                self._console.print(line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False)
+
+
+_STYLES = {"cached": "dim", "done": "green", "failed": "red", "blocked": "yellow", "drift": "yellow", "stale": "yellow", "retry": "yellow"}
+
+
+def choose_screen(as_json: bool, verbosity: int) -> Screen:
+    """The screen for where the output goes."""
+    if as_json:
+        return JsonScreen()
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        return TerminalScreen(Console(), verbosity)
+    return LineScreen(verbosity)

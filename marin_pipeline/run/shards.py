@@ -1,0 +1,217 @@
+"""Results of `ctx.map`, kept by content: the same function on the same input is computed once, whoever asks.
+
+A shard's key is the digest of its function's code, its item and its common arguments, files by their content. Results come back in the
+order of the items, whoever ran them.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from marin_pipeline.core.arguments import check, classes_in, decode
+from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output
+from marin_pipeline.core.canonical import Form, Reference, Tree, annotations_of, digest, dumps, encode, marks_of
+from marin_pipeline.core.errors import CorruptOutput, DeclarationError, StoreError
+from marin_pipeline.core.step import file_of, function_digest
+from marin_pipeline.run.task import References, Task, find, target_of, write_call
+from marin_pipeline.store import layout
+from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
+from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.output import FileSet
+
+R = TypeVar("R")
+
+
+class StoredShard(Generic[R]):
+    """The result of one shard: `.value`, `.files`, and `/ "name"` for a file."""
+
+    def __init__(self, objects: ObjectStore, key: str, manifest: Manifest, tree: Tree, annotation: Any) -> None:
+        self.key = key
+        self.digest = manifest.output_digest
+        self.entries: Mapping[str, Entry] = manifest.files
+        """What the shard wrote, by path."""
+        self._file_set = FileSet(objects, manifest, f"the shard {key[:8]}")
+        self._tree = tree
+        self._annotation = annotation
+
+    @property
+    def value(self) -> R:
+        """What the function returned."""
+        return decode(self._tree, self._annotation, f"shard {self.key[:8]} value")
+
+    @property
+    def files(self) -> list[str]:
+        """Relative paths of the files that it wrote, sorted."""
+        return sorted(self.entries)
+
+    def local(self, path: str) -> Path:
+        """The local file that holds `path`, verified."""
+        return self._file_set.local(path)
+
+    def url(self, path: str) -> str:
+        """Where `path` lies in the store."""
+        return f"{self._file_set.objects.url}/{self.entries[path].object}"
+
+    def __truediv__(self, path: str) -> File:
+        return File(Artifact(self.key, output=_ShardOutput(self)), path)
+
+
+@dataclass(frozen=True)
+class _ShardOutput:
+    """A shard's files behind the interface that `File` reads through."""
+
+    shard: StoredShard[Any]
+
+    @property
+    def key(self) -> str:
+        return self.shard.key
+
+    @property
+    def digest(self) -> str:
+        return self.shard.digest
+
+    @property
+    def files(self) -> Mapping[str, Entry]:
+        return self.shard.entries
+
+    def value(self, annotation: Any) -> Any:
+        return self.shard.value
+
+    def local(self, path: str) -> Path:
+        return self.shard.local(path)
+
+    def url(self, path: str) -> str:
+        return self.shard.url(path)
+
+
+@dataclass
+class ShardScope:
+    """What a function that `ctx.map` runs gets first."""
+
+    out: Path
+    """Folder for the shard's files."""
+
+    def log(self, message: str) -> None:
+        """Write a line to the log of the step."""
+        print(message, flush=True)
+
+
+def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common: Mapping[str, Any]) -> list[Task]:
+    """One task an item, with the key of its result.
+
+    Raises:
+        DeclarationError: for a function that no other process could find, or an argument that does not fit or cannot be keyed.
+    """
+    target = target_of(fn)
+    hints = annotations_of(fn)
+    names = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
+    if len(names) < 2:
+        raise DeclarationError(f"ctx.map: {fn.__qualname__} must take a shard and an item; write `def {fn.__name__}(shard, item, ...)`")
+    unknown = sorted(set(common) - set(names[2:]))
+    if unknown:
+        raise DeclarationError(f"ctx.map: {fn.__qualname__} does not take {', '.join(unknown)}")
+    shared = {name: check(value, hints.get(name, Any), f"{fn.__qualname__}: {name}") for name, value in common.items()}
+    kept = {name: value for name, value in shared.items() if not marks_of(hints.get(name)).runtime}
+    item_hint = hints.get(names[1], Any)
+    codes: dict[frozenset[type], str] = {}
+    tasks: list[Task] = []
+    for index, item in enumerate(items):
+        item = check(item, item_hint, f"{fn.__qualname__}: item {index}")
+        classes = frozenset(classes_in([item, shared]))
+        if classes not in codes:
+            found = sorted((file, kind.__qualname__) for kind in classes if (file := file_of(kind.__module__)))
+            codes[classes] = function_digest(fn, found, []).digest
+        identity = {
+            "schema": 1,
+            "code": codes[classes],
+            "salt": step.salt,
+            "call": encode({names[1]: item, **kept}, fn.__qualname__, Form(reference=_by_content)),
+        }
+        attempt = uuid.uuid4().hex[:8]
+        tasks.append(
+            Task(
+                task=f"{step.task}/{index}-{attempt}",
+                kind="shard",
+                target=target,
+                prefix=step.prefix,
+                id=step.id,
+                key=digest(identity),
+                attempt=attempt,
+                call=write_call({names[1]: item, **shared}),
+                inputs=step.inputs,
+                salt=step.salt,
+                name=f"{step.name}[{index}]",
+            )
+        )
+    return tasks
+
+
+def _by_content(reference: Reference, path: str) -> Tree:
+    """Files by what they hold; a whole artifact by its output."""
+    if isinstance(reference, (File, LocalFile)):
+        return {"~content": reference.sha256}
+    if isinstance(reference, Artifact):
+        return {"~output": reference.output.digest}
+    return reference.canonical(path)
+
+
+def read_shard(objects: ObjectStore, key: str, annotation: Any) -> StoredShard[Any] | None:
+    """The result with this key, or None.
+
+    Raises:
+        CorruptOutput: when its record cannot be read.
+    """
+    path = f"{layout.shard(key)}/record.json"
+    found = objects.read(path)
+    if found is None:
+        return None
+    try:
+        tree = json.loads(found.data)
+        manifest = Manifest(tuple(Entry(**entry) for entry in tree["files"]))
+        return StoredShard(objects, key, manifest, tree["value"], annotation)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptOutput(f"{objects.url}/{path}: not a record of a shard ({error}); delete it and run again") from error
+
+
+def shard_output(objects: ObjectStore, key: str) -> Output:
+    """The files of a shard that is known to be done."""
+    shard = read_shard(objects, key, Any)
+    if shard is None:
+        raise StoreError(f"{objects.url}/{layout.shard(key)}: the shard has gone; run again")
+    return _ShardOutput(shard)
+
+
+def run_shard(objects: ObjectStore, task: Task, call: tuple[Callable[..., Any], Any, Mapping[str, Any]] | None = None) -> None:
+    """Compute one shard and make its result known, unless it is known already.
+
+    Args:
+        call: the function, the item and the common arguments, where they are at hand; else they are read from the task.
+    """
+    record = f"{layout.shard(task.key)}/record.json"
+    if objects.read(record) is not None:
+        return
+    function, item, arguments = call or _read_call(objects, task)
+    hints = annotations_of(function)
+    path = f"{layout.shard(task.key)}/{task.attempt}"
+    folder = objects.folder(path)
+    value = check(function(ShardScope(folder), item, **arguments), hints.get("return", Any), f"{function.__qualname__} returned")
+    manifest = build_manifest(objects, folder, path, {})
+    tree = {"schema": 1, "value": encode(value, f"{function.__qualname__} returned"), "files": manifest.tree()["files"]}
+    if not objects.create(record, dumps(tree)) and objects.read(record) is None:
+        raise StoreError(f"{objects.url}/{record}: is there and is not; the store contradicts itself, run again")
+
+
+
+
+def _read_call(objects: ObjectStore, task: Task) -> tuple[Callable[..., Any], Any, Mapping[str, Any]]:
+    function = find(task.target)
+    hints = annotations_of(function)
+    references = References(objects, task.inputs)
+    arguments = {name: decode(tree, hints.get(name, Any), name, references) for name, tree in task.call.items()}
+    item = arguments.pop(function.__code__.co_varnames[1])
+    return function, item, arguments

@@ -1,0 +1,203 @@
+"""What travels to the process that runs a step or a shard: where the function is found, and its call as a canonical tree.
+
+Never a pickled function: a task can be written down, read by a person, and run by any process that has the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from marin_pipeline.core import projects
+from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output, Secret
+from marin_pipeline.core.canonical import Form, Reference, Tree, encode
+from marin_pipeline.core.errors import DeclarationError, InputError, StoreError
+from marin_pipeline.core.step import Step
+from marin_pipeline.store.commit import read_commit
+from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.output import CommittedOutput
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a function is found."""
+
+    module: str
+    """Name to import it by."""
+    file: str
+    """The file that defines it, for a module that was run as a program."""
+    qualname: str
+    main: bool
+    """The module was run as a program: it is loaded from its file, under its name in the project."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at a step, or one shard of a `ctx.map`."""
+
+    task: str
+    """Unique within a run."""
+    kind: str
+    """`step` or `shard`."""
+    target: Target
+    prefix: str
+    id: str
+    """Of the step."""
+    key: str
+    """Of the step, or of the shard."""
+    attempt: str
+    call: Tree
+    """Arguments as a canonical tree, `Runtime` ones too."""
+    inputs: Mapping[str, tuple[str, int]]
+    """Key of each dependency to its step's id and the number of the commit to read."""
+    code: str = ""
+    """Digest of the code that the driver saw; the worker must see the same."""
+    number: int = 1
+    """Of the commit that the attempt is for."""
+    work: str = ""
+    """Folder of the step's finished parts."""
+    salt: str = ""
+    """Set for a step that must read no earlier shards."""
+    jax: bool = False
+    """It gets a process of its own."""
+    name: str = ""
+    """Of the step on screen."""
+
+    def tree(self) -> Tree:
+        """The task as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> Task:
+        """Read a task back."""
+        inputs = {key: (id, number) for key, (id, number) in tree["inputs"].items()}
+        return cls(**{**tree, "target": Target(**tree["target"]), "inputs": inputs})
+
+
+def target_of(fn: Any) -> Target:
+    """Where a module-level function is found again by another process.
+
+    Raises:
+        DeclarationError: for a function that no other process could find.
+    """
+    if "<locals>" in fn.__qualname__ or fn.__name__ == "<lambda>":
+        raise DeclarationError(f"{fn.__qualname__} is defined inside a function; move it to the top level of its file")
+    file = str(Path(fn.__code__.co_filename).absolute())
+    if fn.__module__ != "__main__":
+        return Target(fn.__module__, file, fn.__qualname__, False)
+    return Target(projects.module_id(Path(file)).replace("/", "."), file, fn.__qualname__, True)
+
+
+def find_step(target: Target) -> Step[Any, Any]:
+    """The step of a target, imported.
+
+    Raises:
+        InputError: when the module or the name is not there, or is no step.
+    """
+    found = _find(target)
+    if not isinstance(found, Step):
+        raise InputError(f"{target.file}: {target.qualname!r} is not a step any more; run the experiment again")
+    return found
+
+
+def find(target: Target) -> Any:
+    """The function of a target, imported.
+
+    Raises:
+        InputError: when the module or the name is not there.
+    """
+    found = _find(target)
+    return found.fn if isinstance(found, Step) else found
+
+
+def _find(target: Target) -> Any:
+    if target.main:
+        module = _load_program(target)
+    else:
+        try:
+            module = importlib.import_module(target.module)
+        except ImportError as error:
+            raise InputError(
+                f"{target.module}: cannot be imported where the step runs ({error}); make it importable from the project's root, "
+                "or run with --backend inline"
+            ) from error
+    found: Any = module
+    for name in target.qualname.split("."):
+        found = getattr(found, name, None)
+    if found is None:
+        raise InputError(f"{target.file}: has no {target.qualname!r} at its top level any more; run the experiment again")
+    return found
+
+
+def _load_program(target: Target) -> Any:
+    main = sys.modules.get("__main__")
+    if getattr(main, "__file__", None) and Path(str(main.__file__)).absolute() == Path(target.file):  # pyright: ignore[reportOptionalMemberAccess]
+        return main
+    if target.module in sys.modules:
+        return sys.modules[target.module]
+    name = target.module if re.fullmatch(r"\w+(\.\w+)*", target.module) else re.sub(r"\W", "_", target.module)
+    spec = importlib.util.spec_from_file_location(name, target.file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{target.file}: cannot be imported where the step runs; move its steps to a .py file, or use --backend inline")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = sys.modules[target.module] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[target.module]
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def write_call(arguments: Mapping[str, Any]) -> Tree:
+    """The arguments as a tree that another process can read back."""
+    form = Form(reference=_write_reference, runtime=True)
+    return {name: encode(value, name, form) for name, value in arguments.items()}
+
+
+def _write_reference(reference: Reference, path: str) -> Tree:
+    if isinstance(reference, LocalFile):
+        return {"~file": reference.sha256, "local": str(reference.path), "stamp": list(reference.stamp)}
+    return reference.canonical(path)
+
+
+class References:
+    """Reads references back, with the outputs of the dependencies bound."""
+
+    def __init__(self, objects: ObjectStore, inputs: Mapping[str, tuple[str, int]]) -> None:
+        self._objects = objects
+        self._inputs = inputs
+        self._outputs: dict[str, Output] = {}
+
+    def __call__(self, tree: Mapping[str, Tree], path: str) -> Any:
+        if "~artifact" in tree:
+            artifact: Artifact[Any] = Artifact(tree["~artifact"], output=self.output(tree["~artifact"]))
+            return File(artifact, tree["path"]) if "path" in tree else artifact
+        if "~file" in tree:
+            size, modified = tree["stamp"]
+            return LocalFile(tree["local"], sha256=tree["~file"], stamp=(size, modified))
+        if "~secret" in tree:
+            return Secret(tree["~secret"])
+        raise DeclarationError(f"{path}: the tag {next(iter(tree))} is not known to this version")
+
+    def output(self, key: str) -> Output:
+        """The output of a dependency, as it was when the task was made; or the files of a shard."""
+        if key not in self._outputs:
+            if key not in self._inputs:
+                from marin_pipeline.run.shards import shard_output
+
+                self._outputs[key] = shard_output(self._objects, key)
+                return self._outputs[key]
+            id, number = self._inputs[key]
+            commit = read_commit(self._objects, id, key, number)
+            if commit is None:
+                raise StoreError(f"{self._objects.url}: the commit {number} of {id} {key[:8]} has gone; run again")
+            self._outputs[key] = CommittedOutput(self._objects, id, key, commit)
+        return self._outputs[key]

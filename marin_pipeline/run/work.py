@@ -1,0 +1,67 @@
+"""Finished parts of a resumable step: each is written aside, then made known by a create-only record with the digests of its files."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from marin_pipeline.core.canonical import dumps
+from marin_pipeline.core.errors import CorruptOutput, DeclarationError, InputError
+from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
+from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.output import FileSet
+
+_ITEM = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+class StoredWork:
+    """Parts below one folder of a store."""
+
+    def __init__(self, objects: ObjectStore, folder: str) -> None:
+        self._objects = objects
+        self._folder = folder
+
+    def _record(self, item: str) -> str:
+        if not _ITEM.fullmatch(item):
+            raise DeclarationError(f"ctx.work: {item!r} may hold letters, digits, '_', '-' and '.'")
+        return f"{self._folder}/{item}/record.json"
+
+    def items(self) -> list[str]:
+        """Names of the finished parts, sorted."""
+        return [item for item in self._objects.names(self._folder) if self._objects.read(self._record(item)) is not None]
+
+    @contextmanager
+    def writing(self, item: str) -> Iterator[Path]:
+        """A folder to write a part in; finished when the block ends without an error. The first to finish a part wins."""
+        record = self._record(item)
+        path = f"{self._folder}/{item}/{uuid.uuid4().hex[:8]}"
+        folder = self._objects.folder(path)
+        yield folder
+        manifest = build_manifest(self._objects, folder, path, {})
+        self._objects.create(record, dumps({"folder": path, "files": manifest.tree()["files"]}))
+
+    def open(self, item: str) -> Path:
+        """The folder of a finished part, every file verified.
+
+        Raises:
+            InputError: when there is no such part.
+            CorruptOutput: when a file is missing or its bytes are not those that were written.
+        """
+        found = self._objects.read(self._record(item))
+        if found is None:
+            raise InputError(f"ctx.work has no finished part {item!r}; it has {', '.join(self.items()) or 'none'}")
+        try:
+            tree = json.loads(found.data)
+            manifest = Manifest(tuple(Entry(**{**entry, "path": f"part/{entry['path']}"}) for entry in tree["files"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptOutput(f"{self._objects.url}/{self._record(item)}: not a record of a part ({error})") from error
+        return FileSet(self._objects, manifest, f"the part {item!r}").local("part")
+
+    def discard(self, item: str) -> None:
+        """Forget a part: first its record, so that nobody believes what is left of it."""
+        self._objects.delete(self._record(item))
+        self._objects.delete(f"{self._folder}/{item}")

@@ -1,0 +1,145 @@
+"""A worker process: runs the tasks that its driver sends, one at a time, and dies with the driver.
+
+Two things end it when the driver is gone, however that went: the kernel's parent-death signal where there is one, and the end of the
+line, which a thread of its own waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from marin_pipeline.core.errors import Stopped
+from marin_pipeline.run.attempt import Failed, ShardFailed, describe_failure, run_attempt
+from marin_pipeline.run.channel import Channel
+from marin_pipeline.run.shards import run_shard
+from marin_pipeline.run.task import Task
+from marin_pipeline.store import layout
+from marin_pipeline.store.objects import ObjectStore, open_objects
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """The worker's end of the line, and the task that it is at."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.tasks: queue.Queue[Task] = queue.Queue()
+        self.mapped: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.stop_asked = False
+        self.listens = False
+        """The step has asked whether to stop: it will end by itself."""
+
+    def listen(self) -> None:
+        """Receive until the driver is gone; then nothing here may go on."""
+        while (messages := self.channel.receive()) is not None:
+            for message in messages:
+                if message["event"] == "run":
+                    self.tasks.put(Task.from_tree(message["task"]))
+                elif message["event"] == "mapped":
+                    self.mapped.put(message)
+                elif message["event"] == "stop":
+                    self.stop_asked = True
+        os._exit(1)
+
+    def is_stopping(self) -> bool:
+        """Whether the step is to stop; tells the driver once that the step asks."""
+        if not self.listens:
+            self.listens = True
+            self.channel.send({"event": "listens"})
+        return self.stop_asked
+
+    def run_shards(self, tasks: Sequence[Task]) -> None:
+        """Have the driver run shards somewhere, and wait for them."""
+        self.channel.send({"event": "map", "tasks": [task.tree() for task in tasks]})
+        missing = {task.task for task in tasks}
+        while missing:
+            message = self.mapped.get()
+            if message["task"] not in missing:
+                continue
+            missing.remove(message["task"])
+            if message["failed"] is not None:
+                raise ShardFailed(Failed(**message["failed"]), message["name"])
+
+    def run(self, task: Task) -> None:
+        """Run one task and say how it ended."""
+        try:
+            objects = open_objects(task.prefix)
+            with captured(objects, task):
+                if task.kind == "shard":
+                    run_shard(objects, task)
+                    self.channel.send({"event": "finished", "task": task.task, "finished": None})
+                    return
+                finished = run_attempt(
+                    objects,
+                    task,
+                    step=None,
+                    map_runner=self.run_shards,
+                    report=lambda event: _ignore(self.channel.send({**event, "task": task.task})),
+                    is_stopping=self.is_stopping,
+                )
+            self.channel.send({"event": "finished", "task": task.task, "finished": asdict(finished)})
+        except KeyboardInterrupt:
+            stopped = describe_failure(Stopped(f"{task.name} was interrupted"), task)
+            self.channel.send({"event": "failed", "task": task.task, "failed": stopped.tree()})
+        except BaseException as error:  # noqa: BLE001 - whatever a step raises is described to the driver, which decides
+            self.channel.send({"event": "failed", "task": task.task, "failed": describe_failure(error, task).tree()})
+        finally:
+            self.listens = False
+
+
+def _ignore(_: object) -> None:
+    return None
+
+
+@contextlib.contextmanager
+def captured(objects: ObjectStore, task: Task) -> Iterator[None]:
+    """Everything that the task prints goes to its log, whoever prints it: Python, a library in C, a child process."""
+    folder = layout.attempt(task.id, task.key, task.attempt) if task.kind == "step" else f"{layout.shard(task.key)}/{task.attempt}-"
+    path: Path = objects.folder(f"{folder}{'/' if task.kind == 'step' else ''}log") / "log.txt"
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    kept = [os.dup(1), os.dup(2)]
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        for descriptor in (log, *kept):
+            os.close(descriptor)
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to end this process when its parent ends; end at once when that has happened already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def serve(descriptor: int, parent: int) -> None:
+    """Run tasks from the line with this file descriptor until the driver hangs up."""
+    die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
+    worker = Worker(Channel(socket.socket(fileno=descriptor)))
+    threading.Thread(target=worker.listen, daemon=True).start()
+    while True:
+        worker.run(worker.tasks.get())

@@ -1,0 +1,1 @@
+"""Where outputs live: records written once, attempts, manifests, leases. Knows no scheduling."""

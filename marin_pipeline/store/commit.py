@@ -1,0 +1,229 @@
+"""The records of a key: commits, invalidations, failures, accepted drift. Each is written once and never changed.
+
+The current commit is the first one without an invalidation of the same number. What is read here decides what is done; nothing is believed
+because a folder exists.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from marin_pipeline.core.canonical import Tree, dumps
+from marin_pipeline.core.errors import CorruptOutput, StoreError
+from marin_pipeline.store import layout
+from marin_pipeline.store.lease import Holder, read_lease
+from marin_pipeline.store.objects import ObjectStore
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """One input, as it was read."""
+
+    key: str
+    output: str
+    """Output digest."""
+    compared: str | None
+    """What staleness compares: the output digest, the logical digest, or None when a difference makes nobody stale."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The record that makes an attempt the output of its key."""
+
+    number: int
+    """1, 2, …: grows when a commit is invalidated and the step runs again."""
+    attempt: str
+    fence: int
+    """Of the lease under which the attempt ran."""
+    manifest: str
+    """sha256 of the manifest's bytes."""
+    output: str
+    """Output digest, over files and value."""
+    compared: str | None
+    """What dependents compare: `output`, the logical digest, or None where a difference makes nobody stale."""
+    inputs: Mapping[str, InputRecord]
+    """By role."""
+    resolved: str
+    """sha256 of the spec with its dependencies by what was read instead of by key."""
+    code: str
+    """Digest of the code that ran."""
+    pieces: Mapping[str, str]
+    """Digest of each piece of that code by name, so that a difference can be named."""
+    arguments: Tree
+    """All arguments as they were given, `Runtime` ones too; artifacts by key, secrets by name."""
+    fingerprint: Mapping[str, Any]
+    """Versions, instruction set, chip and flags of the machine that ran it."""
+    started: str
+    """UTC."""
+    finished: str
+    """UTC."""
+    seconds: float
+    bytes: int
+    """Of all files."""
+
+    def dumps(self) -> bytes:
+        """The bytes that are written."""
+        return dumps({"schema": 1, **asdict(self)})
+
+    @classmethod
+    def loads(cls, data: bytes, where: str) -> Commit:
+        """Read a commit back.
+
+        Raises:
+            CorruptOutput: when it is not one.
+        """
+        try:
+            tree = json.loads(data)
+            if tree.pop("schema") != 1:
+                raise CorruptOutput(f"{where}: written by a newer version of marin_pipeline; use that one")
+            inputs = {role: InputRecord(**record) for role, record in tree.pop("inputs").items()}
+            return cls(inputs=inputs, **tree)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptOutput(f"{where}: not a commit ({error}); `--force` the step to make it again") from error
+
+
+@dataclass(frozen=True)
+class Invalidation:
+    """Why a commit no longer counts."""
+
+    reason: str
+    """`forced`, `stale`, `code` or `invalidated`."""
+    text: str
+    """For people."""
+    at: str
+    """UTC."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt failed."""
+
+    attempt: str
+    kind: str
+    """`user`, `infrastructure`, `preempted` or `memory`."""
+    message: str
+    traceback: str
+    at: str
+    """UTC."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the store says of one key."""
+
+    number: int
+    """Number of the current commit, or of the next one when there is none."""
+    commit: Commit | None
+    invalidation: Invalidation | None
+    """Of the commit before, when there is no current one."""
+    leased: Holder | None
+    """Who is at work on it; looked up only where there is no commit."""
+    failure: Failure | None = None
+    """The last failed attempt; looked up only where there is no commit."""
+    accepted: frozenset[str] = field(default_factory=frozenset[str])
+    """First 16 hex of the code digests that count as the one that made the commit."""
+
+
+def _read_record(objects: ObjectStore, path: str, kind: Any) -> Any:
+    found = objects.read(path)
+    if found is None:
+        return None
+    try:
+        tree = json.loads(found.data)
+        return kind(**{name: tree[name] for name in kind.__dataclass_fields__})
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptOutput(f"{objects.url}/{path}: not a record of the kind {kind.__name__} ({error})") from error
+
+
+def read_commit(objects: ObjectStore, id: str, key: str, number: int) -> Commit | None:
+    """One commit by its number."""
+    path = layout.commit(id, key, number)
+    found = objects.read(path)
+    return None if found is None else Commit.loads(found.data, f"{objects.url}/{path}")
+
+
+def look(objects: ObjectStore, id: str, key: str) -> Look:
+    """What the store says of one key. Reads records by name; lists only where a commit is missing."""
+    number, invalidation = 1, None
+    while True:
+        commit = read_commit(objects, id, key, number)
+        ended = _read_record(objects, layout.invalidation(id, key, number), Invalidation) if commit else None
+        if commit is None or ended is None:
+            break
+        number, invalidation = number + 1, ended
+    if commit is not None:
+        return Look(number, commit, None, None)
+    attempts = objects.names(f"{layout.step(id, key)}/failures")
+    failure = None
+    if attempts:
+        failure = _read_record(objects, layout.failure(id, key, attempts[-1].removesuffix(".json")), Failure)
+    return Look(number, None, invalidation, read_lease(objects, layout.lease(id, key)), failure)
+
+
+def look_many(objects: ObjectStore, keys: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """What the store says of many (id, key), in one batch; by key."""
+    wanted = list(keys)
+    if len(wanted) < 64 or not objects.shared:
+        return {key: look(objects, id, key) for id, key in wanted}
+    with ThreadPoolExecutor(16) as pool:
+        found = pool.map(lambda pair: look(objects, *pair), wanted)
+        return {key: each for (_, key), each in zip(wanted, found, strict=True)}
+
+
+def is_accepted(objects: ObjectStore, id: str, key: str, code: str) -> bool:
+    """Whether a person said that the committed output counts as made by the code with this digest."""
+    return objects.read(layout.accepted(id, key, code)) is not None
+
+
+def accept(objects: ObjectStore, id: str, key: str, code: str, reason: str, at: str) -> None:
+    """Record that the committed output counts as made by the code with this digest."""
+    objects.create(layout.accepted(id, key, code), dumps({"code": code, "reason": reason, "at": at}))
+
+
+def invalidate(objects: ObjectStore, id: str, key: str, number: int, record: Invalidation) -> None:
+    """End a commit. Nothing happens when it is ended already."""
+    objects.create(layout.invalidation(id, key, number), dumps(asdict(record)))
+
+
+def record_failure(objects: ObjectStore, id: str, key: str, failure: Failure) -> None:
+    """Keep why an attempt failed."""
+    objects.create(layout.failure(id, key, failure.attempt), dumps(asdict(failure)))
+
+
+def write_spec(objects: ObjectStore, id: str, key: str, spec: bytes) -> None:
+    """Write the spec, or compare it with the one that is there.
+
+    Raises:
+        StoreError: when another spec lies there: two keys with the same first 16 hex, or a damaged file.
+    """
+    path = layout.spec(id, key)
+    if objects.create(path, spec):
+        return
+    found = objects.read(path)
+    if found is None or found.data != spec:
+        raise StoreError(f"{objects.url}/{path}: holds another spec than the one of {key}; the file is damaged, or two keys begin alike")
+
+
+def publish_commit(objects: ObjectStore, id: str, key: str, commit: Commit) -> tuple[Commit, bool]:
+    """Write the commit, unless one of its number is there.
+
+    Returns:
+        The commit that counts, and whether it is ours. When another's differs from ours, a divergence is recorded.
+    """
+    path = layout.commit(id, key, commit.number)
+    if objects.create(path, commit.dumps()):
+        return commit, True
+    found = objects.read(path)
+    if found is None:
+        raise StoreError(f"{objects.url}/{path}: is there and is not; the store contradicts itself, run again")
+    winner = Commit.loads(found.data, f"{objects.url}/{path}")
+    if winner.attempt == commit.attempt:
+        return winner, True
+    if winner.output != commit.output:
+        record = {"attempt": commit.attempt, "output": commit.output, "winner": winner.attempt, "winner_output": winner.output}
+        objects.create(layout.divergence(id, key, commit.attempt), dumps(record))
+    return winner, False

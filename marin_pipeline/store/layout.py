@@ -1,0 +1,86 @@
+"""Where everything lies under a prefix. Pure functions from ids and keys to paths; the format is described in docs/store.md."""
+
+from __future__ import annotations
+
+SHORT = 16
+"""Hex digits of a key in paths. Records hold and compare all 64."""
+
+
+def step(id: str, key: str) -> str:
+    """Folder of everything about one key."""
+    return f"steps/{id}/{key[:SHORT]}"
+
+
+def spec(id: str, key: str) -> str:
+    """The exact bytes that the key hashes; written once."""
+    return f"{step(id, key)}/spec.json"
+
+
+def lease(id: str, key: str) -> str:
+    """The right to try; replaced by compare-and-swap, never deleted."""
+    return f"{step(id, key)}/lease.json"
+
+
+def attempt(id: str, key: str, attempt: str) -> str:
+    """Folder of one try: `out/`, `records/`, `log.txt`, `manifest.json`."""
+    return f"{step(id, key)}/attempts/{attempt}"
+
+
+def manifest(id: str, key: str, attempt_name: str) -> str:
+    """The files of an attempt."""
+    return f"{attempt(id, key, attempt_name)}/manifest.json"
+
+
+def commit(id: str, key: str, number: int) -> str:
+    """The record that makes an attempt the step's output; written once."""
+    return f"{step(id, key)}/commits/{number}.json"
+
+
+def invalidation(id: str, key: str, number: int) -> str:
+    """The record that ends a commit; written once."""
+    return f"{step(id, key)}/invalidations/{number}.json"
+
+
+def divergence(id: str, key: str, attempt: str) -> str:
+    """The record of an attempt that came second with other bytes."""
+    return f"{step(id, key)}/divergences/{attempt}.json"
+
+
+def failure(id: str, key: str, attempt: str) -> str:
+    """Why an attempt failed."""
+    return f"{step(id, key)}/failures/{attempt}.json"
+
+
+def accepted(id: str, key: str, code: str) -> str:
+    """Drift that a person accepted: the committed output counts as made by the code with this digest."""
+    return f"{step(id, key)}/accepted/{code[:SHORT]}.json"
+
+
+def work(id: str, key: str, code: str, number: int, read: str) -> str:
+    """Folder of a resumable step's finished parts: of one code, for one commit, over inputs of one content (`read`)."""
+    return f"{step(id, key)}/work/{code[:8]}-{number}-{read[:8]}"
+
+
+def shard(key: str) -> str:
+    """Folder of one result of `ctx.map`."""
+    return f"shards/{key[:2]}/{key}"
+
+
+def chain(initial: str) -> str:
+    """Folder of the committed states that begin with the same initial state."""
+    return f"chains/{initial[:SHORT]}"
+
+
+def chain_entry(initial: str, step_number: int, key: str) -> str:
+    """The entry of one committed state."""
+    return f"{chain(initial)}/{step_number}-{key[:SHORT]}"
+
+
+def names(owner: str, name: str) -> str:
+    """Folder of what a name has stood for, one record a change."""
+    return f"names/{owner}/{name}@"
+
+
+def runs(experiment: str) -> str:
+    """Folder of an experiment's runs, one record a run."""
+    return f"experiments/{experiment}"

@@ -1,0 +1,136 @@
+"""The files of an attempt, and the digest of what it made.
+
+A manifest is built from what the store holds, joined with what was written; anything missing or different fails the attempt. Readers go
+from the commit to the manifest to exactly these objects.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from marin_pipeline.core.artifact import content_digest
+from marin_pipeline.core.canonical import Tree, digest, dumps
+from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
+from marin_pipeline.store.objects import ObjectStore, explain_os_error
+
+VALUE = "value.json"
+"""The file that holds the returned value."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of an output."""
+
+    path: str
+    """Relative to the output."""
+    object: str
+    """Where the bytes lie, relative to the prefix. It may be in another folder than the attempt's."""
+    size: int
+    """Bytes."""
+    sha256: str
+    """64 hex; above 64 MiB the sha256 of the chunks' digests."""
+    checksum: str | None = None
+    """What the store itself says of the bytes, or None."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of an output, sorted by path."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def files(self) -> Mapping[str, Entry]:
+        """Entries by path."""
+        return {entry.path: entry for entry in self.entries}
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.size for entry in self.entries)
+
+    @property
+    def output_digest(self) -> str:
+        """Digest over paths, sizes and contents, the value's file among them: where the bytes lie does not count."""
+        return digest([[entry.path, entry.size, entry.sha256] for entry in self.entries])
+
+    def tree(self) -> Tree:
+        """The manifest as it is written."""
+        return {"schema": 1, "files": [vars(entry) for entry in self.entries]}
+
+    def dumps(self) -> bytes:
+        """The bytes that are written."""
+        return dumps(self.tree())
+
+    @classmethod
+    def loads(cls, data: bytes, where: str) -> Manifest:
+        """Read a manifest back.
+
+        Raises:
+            CorruptOutput: when it is not one.
+        """
+        try:
+            return cls(tuple(Entry(**entry) for entry in json.loads(data)["files"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptOutput(f"{where}: not a manifest ({error})") from error
+
+
+def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
+    """Relative path, path and size of the regular files below a folder, sorted.
+
+    Raises:
+        InputError: for a link or anything else that is not a file: its content could not be kept.
+    """
+    found: list[tuple[str, Path, int]] = []
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            path = Path(directory, name)
+            relative = path.relative_to(folder).as_posix()
+            information = path.lstat()
+            if not stat.S_ISREG(information.st_mode):
+                kind = "a link" if stat.S_ISLNK(information.st_mode) else "not a regular file"
+                raise InputError(f"the output {relative!r} is {kind}; write the content itself")
+            try:
+                relative.encode("utf-8")
+            except UnicodeEncodeError:
+                raise InputError(f"the output {relative!r} has a name that is not UTF-8; rename it") from None
+            found.append((relative, path, information.st_size))
+        for name in list(os.scandir(directory)):
+            if name.is_symlink() and name.is_dir():
+                raise InputError(f"the output {Path(name.path).relative_to(folder).as_posix()!r} is a link; write the content itself")
+    return iter(sorted(found))
+
+
+def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mapping[str, Entry]) -> Manifest:
+    """Publish the files of `folder` below `path` of the store and describe them, with the adopted entries among them.
+
+    Raises:
+        StoreError: when what the store holds is not what was written.
+        InputError: for a link among the files, or a file that was written and adopted under one path.
+    """
+    written = list(files_below(folder))
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            digests = list(pool.map(content_digest, [file for _, file, _ in written])) if len(written) > 1 else [
+                content_digest(file) for _, file, _ in written
+            ]
+    except OSError as error:
+        raise explain_os_error(error, folder, "read what was written") from error
+    objects.publish(folder, path)
+    held = {info.path: info for info in objects.list(path)}
+    entries = dict(adopted)
+    for (relative, _, size), sha256 in zip(written, digests, strict=True):
+        info = held.get(f"{path}/{relative}")
+        if info is None or info.size != size:
+            state = "is missing there" if info is None else f"has {info.size} bytes there, not {size}"
+            raise StoreError(f"{objects.url}/{path}/{relative}: was written, but {state}; the attempt is given up, run again")
+        if relative in adopted:
+            raise InputError(f"the output {relative!r} was written and adopted from a shard; use two names")
+        entries[relative] = Entry(relative, info.path, size, sha256, info.checksum)
+    return Manifest(tuple(entries[relative] for relative in sorted(entries)))

@@ -1,0 +1,87 @@
+"""Objects in this process's memory: for tests, and to try a step without leaving anything behind. Works with `--backend inline` only."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import ClassVar
+
+from marin_pipeline.store.objects import Found, ObjectInfo, ObjectStore
+
+
+class MemoryObjects(ObjectStore):
+    """A dict of objects with a lock. Two stores of one name in one process are the same."""
+
+    shared = False
+    _stores: ClassVar[dict[str, MemoryObjects]] = {}
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._objects: dict[str, tuple[bytes, int]] = {}
+        self._lock = threading.Lock()
+        self._count = 0
+        self._scratch = tempfile.TemporaryDirectory(prefix="marin-memory-")
+
+    @classmethod
+    def named(cls, url: str) -> MemoryObjects:
+        """The store with this URL, made at the first call."""
+        return cls._stores.setdefault(url, cls(url))
+
+    def _put(self, path: str, data: bytes) -> None:
+        self._count += 1
+        self._objects[path] = (data, self._count)
+
+    def read(self, path: str) -> Found | None:
+        with self._lock:
+            found = self._objects.get(path)
+        return None if found is None else Found(found[0], str(found[1]))
+
+    def create(self, path: str, data: bytes) -> bool:
+        with self._lock:
+            if path in self._objects:
+                return False
+            self._put(path, data)
+            return True
+
+    def swap(self, path: str, data: bytes, version: str) -> bool:
+        with self._lock:
+            found = self._objects.get(path)
+            if found is None or str(found[1]) != version:
+                return False
+            self._put(path, data)
+            return True
+
+    def delete(self, path: str) -> None:
+        with self._lock:
+            for known in [known for known in self._objects if known == path or known.startswith(path + "/")]:
+                del self._objects[known]
+
+    def list(self, folder: str) -> list[ObjectInfo]:
+        with self._lock:
+            inside = [(path, len(data)) for path, (data, _) in self._objects.items() if path.startswith(folder + "/")]
+        return [ObjectInfo(path, size) for path, size in sorted(inside)]
+
+    def names(self, folder: str) -> list[str]:
+        return sorted({info.path[len(folder) + 1 :].partition("/")[0] for info in self.list(folder)})
+
+    def folder(self, path: str) -> Path:
+        target = Path(self._scratch.name) / path
+        target.mkdir(parents=True, exist_ok=True)
+        return target
+
+    def publish(self, folder: Path, path: str) -> None:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                with self._lock:
+                    self._put(f"{path}/{file.relative_to(folder).as_posix()}", file.read_bytes())
+
+    def local(self, path: str) -> Path:
+        found = self.read(path)
+        if found is None:
+            raise FileNotFoundError(path)
+        target = Path(self._scratch.name) / "fetched" / found.version / path
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(found.data)
+        return target

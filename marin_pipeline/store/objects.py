@@ -1,0 +1,115 @@
+"""Objects by path, with the two conditional writes that everything rests on: create only, and compare and swap.
+
+`ObjectStore` is the interface; `local_objects` and `memory_objects` implement it. Paths are relative to the prefix, with `/`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from marin_pipeline.core.errors import StoreError, UsageError
+
+
+@dataclass(frozen=True)
+class Found:
+    """An object's bytes and the version that they have."""
+
+    data: bytes
+    version: str
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One object in a listing."""
+
+    path: str
+    size: int
+    checksum: str | None = None
+    """What the store itself says of the bytes, or None when it says nothing."""
+
+
+class ObjectStore(ABC):
+    """Objects under one prefix."""
+
+    url: str
+    """The prefix, as it is shown and as it is given to other processes."""
+
+    shared: bool
+    """Whether other processes see the same objects."""
+
+    @abstractmethod
+    def read(self, path: str) -> Found | None:
+        """The object, or None when there is none."""
+
+    @abstractmethod
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object that is not there yet, whole or not at all. False when it is there already: then nothing is written."""
+
+    @abstractmethod
+    def swap(self, path: str, data: bytes, version: str) -> bool:
+        """Replace an object whose version is still `version`. False when it is not: then nothing is written."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove an object, or all objects below a folder. Nothing happens when there is none."""
+
+    @abstractmethod
+    def list(self, folder: str) -> list[ObjectInfo]:
+        """All objects below a folder, sorted by path."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Names directly below a folder, sorted."""
+
+    @abstractmethod
+    def folder(self, path: str) -> Path:
+        """A local folder whose files become the objects below `path` when `publish` is called."""
+
+    @abstractmethod
+    def publish(self, folder: Path, path: str) -> None:
+        """Make the files of a folder from `folder(path)` the objects below `path`."""
+
+    @abstractmethod
+    def local(self, path: str) -> Path:
+        """A local file with the object's bytes.
+
+        Raises:
+            FileNotFoundError: when there is no such object.
+        """
+
+
+def open_objects(prefix: str) -> ObjectStore:
+    """The objects under a prefix: a local folder (a path or a `file://` URL), or `memory://NAME`.
+
+    Raises:
+        UsageError: for a prefix of another kind.
+    """
+    if prefix.startswith("memory://"):
+        from marin_pipeline.store.memory_objects import MemoryObjects
+
+        return MemoryObjects.named(prefix)
+    scheme, separator, rest = prefix.partition("://")
+    if separator and scheme != "file":
+        raise UsageError(f"--prefix {prefix}: {scheme}:// is not supported; use a local folder or memory://")
+    from marin_pipeline.store.local_objects import LocalObjects
+
+    return LocalObjects(Path(rest if separator else prefix).expanduser().absolute())
+
+
+def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError:
+    """The error that a person should see for `error`."""
+    remedies = {
+        errno.ENOSPC: "the disk is full; free some space there, or choose another prefix with --prefix, and run again",
+        errno.EDQUOT: "the quota is used up; free some space there, or choose another prefix with --prefix, and run again",
+        errno.EACCES: "permission denied; make it writable, or choose another prefix with --prefix",
+        errno.EPERM: "not permitted; make it writable, or choose another prefix with --prefix",
+        errno.EROFS: "the file system is read-only; choose another prefix with --prefix",
+        errno.ENOTDIR: "a file stands where a folder is needed; choose another prefix with --prefix",
+        errno.EEXIST: "a file stands where a folder is needed; choose another prefix with --prefix",
+    }
+    remedy = remedies.get(error.errno or 0, error.strerror or str(error))
+    return StoreError(f"{os.fspath(path)}: cannot {doing}: {remedy}")

@@ -1,0 +1,161 @@
+"""A committed output, as its readers see it: from the commit to the manifest to exactly the objects that it names."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from marin_pipeline.core.arguments import decode
+from marin_pipeline.core.artifact import content_digest
+from marin_pipeline.core.canonical import Tree
+from marin_pipeline.core.errors import CorruptOutput, InputError
+from marin_pipeline.store import layout
+from marin_pipeline.store.commit import Commit
+from marin_pipeline.store.manifest import VALUE, Entry, Manifest
+from marin_pipeline.store.objects import ObjectStore
+
+
+@functools.lru_cache(maxsize=65536)
+def _digest_at(path: str, size: int, modified: int) -> str:
+    """Digest of a file, computed once for each state of it."""
+    return content_digest(Path(path))
+
+
+def verified(objects: ObjectStore, entry: Entry) -> Path:
+    """The local file of an entry, its size and bytes checked.
+
+    Raises:
+        CorruptOutput: when the object is missing, or its bytes are not those that were committed.
+    """
+    where = f"{objects.url}/{entry.object}"
+    remedy = "run the step that made it again with --force"
+    try:
+        path = objects.local(entry.object)
+        information = path.stat()
+    except OSError as error:
+        raise CorruptOutput(f"{where}: the committed file cannot be read ({error.strerror or 'missing'}); {remedy}") from error
+    if information.st_size != entry.size:
+        raise CorruptOutput(f"{where}: has {information.st_size} bytes, but {entry.size} were committed; {remedy}")
+    if _digest_at(str(path), information.st_size, information.st_mtime_ns) != entry.sha256:
+        raise CorruptOutput(f"{where}: its bytes are not those that were committed (sha256 differs); {remedy}")
+    return path
+
+
+class FileSet:
+    """The files of a manifest, found by relative path."""
+
+    def __init__(self, objects: ObjectStore, manifest: Manifest, what: str) -> None:
+        self.objects = objects
+        self.manifest = manifest
+        self.what = what
+        """Whose files these are, for errors."""
+
+    @functools.cached_property
+    def files(self) -> Mapping[str, Entry]:
+        """Entries by path."""
+        return self.manifest.files
+
+    def local(self, path: str) -> Path:
+        """The local file, or a local folder with the files below `path`; verified.
+
+        Raises:
+            InputError: when there is no such file.
+            CorruptOutput: when the bytes are not those that were committed.
+        """
+        if path in self.files:
+            return verified(self.objects, self.files[path])
+        inside = {name: entry for name, entry in self.files.items() if name.startswith(path + "/")}
+        if not inside:
+            raise InputError(f"{self.what} has no file {path!r}; it has {', '.join(sorted(self.files)[:10]) or 'none'}")
+        found = {name: verified(self.objects, entry) for name, entry in inside.items()}
+        folders = {_folder_of(file, name, path) for name, file in found.items()}
+        only = folders.pop() if len(folders) == 1 else None
+        return only if only is not None else self._gathered(path, found)
+
+    def _gathered(self, path: str, found: Mapping[str, Path]) -> Path:
+        """A folder of links, for files that lie in several places."""
+        folder = Path(self._scratch.name) / path
+        for name, file in found.items():
+            link = Path(self._scratch.name) / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink():
+                os.symlink(file, link)
+        return folder
+
+    @functools.cached_property
+    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix="marin-files-")
+
+
+def _folder_of(file: Path, name: str, path: str) -> Path | None:
+    """The folder that holds `path`, if `file` lies below it under its own name."""
+    tail = Path(name).relative_to(path).parts
+    return file.parents[len(tail) - 1] if file.parts[-len(tail) :] == tail else None
+
+
+class CommittedOutput:
+    """The output of a key: `files`, `value`, and local files on demand."""
+
+    def __init__(self, objects: ObjectStore, id: str, key: str, commit: Commit) -> None:
+        self.objects = objects
+        self.id = id
+        self.key = key
+        self.commit = commit
+        """The record that it is read through."""
+
+    @property
+    def digest(self) -> str:
+        """Output digest, 64 hex."""
+        return self.commit.output
+
+    @property
+    def folder(self) -> str:
+        """Folder of the committed files, relative to the prefix."""
+        return f"{layout.attempt(self.id, self.key, self.commit.attempt)}/out"
+
+    @functools.cached_property
+    def manifest(self) -> Manifest:
+        """The manifest, checked against the commit.
+
+        Raises:
+            CorruptOutput: when it is missing or not the one that was committed.
+        """
+        path = layout.manifest(self.id, self.key, self.commit.attempt)
+        found = self.objects.read(path)
+        if found is None or hashlib.sha256(found.data).hexdigest() != self.commit.manifest:
+            state = "is missing" if found is None else "is not the one that was committed"
+            raise CorruptOutput(f"{self.objects.url}/{path}: the manifest {state}; run the step again with --force")
+        return Manifest.loads(found.data, f"{self.objects.url}/{path}")
+
+    @functools.cached_property
+    def _file_set(self) -> FileSet:
+        return FileSet(self.objects, self.manifest, f"the output of {self.id} {self.key[:8]}")
+
+    @property
+    def files(self) -> Mapping[str, Entry]:
+        """The files that the step wrote, without the value's."""
+        return {path: entry for path, entry in self._file_set.files.items() if path != VALUE}
+
+    @functools.cached_property
+    def value_tree(self) -> Tree:
+        """The returned value, as it is written."""
+        return json.loads(self._file_set.local(VALUE).read_bytes())
+
+    def value(self, annotation: Any) -> Any:
+        """The returned value, checked against `annotation`."""
+        return decode(self.value_tree, annotation, f"{self.id} {self.key[:8]} value")
+
+    def local(self, path: str) -> Path:
+        """The local file or folder that holds `path`, verified."""
+        return self._file_set.local(path)
+
+    def url(self, path: str) -> str:
+        """Where `path` lies in the store."""
+        files = self._file_set.files
+        return f"{self.objects.url}/{files[path].object if path in files else f'{self.folder}/{path}'}"
