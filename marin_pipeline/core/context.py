@@ -5,7 +5,7 @@ These are the interfaces that step functions are written against; `run/context.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -79,10 +79,12 @@ class Context(Protocol):
     records: Path
     """Folder for what may differ from run to run (timings, logs): kept with the attempt, no part of the output's digest."""
 
-    work: Work
-    """Finished parts of a resumable step."""
+    @property
+    def work(self) -> Work:
+        """Finished parts of a resumable step."""
+        ...
 
-    def map(self, fn: Callable[..., R], items: Iterable[Any], **common: Any) -> list[ShardResult[R]]:
+    def map(self, fn: Callable[..., R], items: Iterable[Any], **common: Any) -> Sequence[ShardResult[R]]:
         """Run `fn(shard, item, **common)` for each item, in parallel; the results are in the items' order.
 
         `fn` is defined at module level and annotated. A result is kept under the digest of `fn`'s code, the item and the common

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from importlib.util import decode_source
 from pathlib import Path
+from typing import TypeGuard
 
 from marin_pipeline.core.errors import InputError
 
@@ -179,10 +180,9 @@ class SourceText:
         start, end = self._bounds(decorator)
         return self.data.rindex(b"@", 0, start), end
 
-    def _bounds(self, node: ast.AST) -> Span:
-        # Every node that is asked for here comes from the parser, so that it has positions.
-        start = self._line_starts[getattr(node, "lineno") - 1] + getattr(node, "col_offset")  # noqa: B009
-        return start, self._line_starts[getattr(node, "end_lineno") - 1] + getattr(node, "end_col_offset")  # noqa: B009
+    def _bounds(self, node: ast.stmt | ast.expr | ast.arg) -> Span:
+        start = self._line_starts[node.lineno - 1] + node.col_offset
+        return start, self._line_starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
 
 
 def nested_statements(body: Iterable[ast.AST], into_definitions: bool = True) -> Iterator[ast.AST]:
@@ -201,13 +201,13 @@ def nested_statements(body: Iterable[ast.AST], into_definitions: bool = True) ->
         waiting += reversed([child for field in _BLOCKS for child in getattr(node, field, ())])
 
 
-def is_bare_string(node: ast.AST) -> bool:
+def is_bare_string(node: ast.AST) -> TypeGuard[ast.Expr]:
     """Whether a statement is nothing but a string: a docstring, or the description of a field."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def is_idle(node: ast.AST) -> bool:
-    """Whether an imported module never runs a statement: `if TYPE_CHECKING` or `if __name__ == "__main__"`, without an else."""
+    """Whether importing never runs a statement: `if TYPE_CHECKING` or `if __name__ == "__main__"`, without an else."""
     if not isinstance(node, ast.If) or node.orelse:
         return False
     if not isinstance(node.test, ast.Compare):

@@ -1,0 +1,34 @@
+# Everything runs in .venv, which is built from requirements.lock (exact versions, checked by hash).
+# Another Python: make PYTHON=python3.12 quickstart
+
+PYTHON ?= python3
+ARGS ?=
+INSTALLED = .venv/installed
+
+.PHONY: quickstart test test-slow lint lock
+
+quickstart: $(INSTALLED)  ## curate a corpus, train a small model on it, evaluate it
+	.venv/bin/python experiments/quickstart.py $(ARGS)
+
+test: lint  ## everything but what takes minutes
+	.venv/bin/python -m pytest $(ARGS)
+
+test-slow: $(INSTALLED)  ## what takes minutes
+	.venv/bin/python -m pytest -m slow $(ARGS)
+
+lint: $(INSTALLED)  ## style, types, the direction of imports
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports --no-logo
+	.venv/bin/pyright
+
+lock:  ## requirements.lock anew from pyproject.toml
+	uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -o requirements.lock
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is too old: marin_pipeline needs Python 3.11 or newer, as in 'make PYTHON=python3.12 $(MAKECMDGOALS)'"; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+	.venv/bin/python -m pip install --quiet --require-hashes -r requirements.lock
+	.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $(INSTALLED)
