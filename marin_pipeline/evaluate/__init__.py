@@ -1,0 +1,1 @@
+"""Loss and bits per byte, baselines, generation."""
