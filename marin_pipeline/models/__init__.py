@@ -1,0 +1,1 @@
+"""Haliax modules and their configurations."""

@@ -1,0 +1,1 @@
+"""The trainer: recipe, schedule, optimizer, checkpoints, the loop."""

@@ -1,0 +1,178 @@
+"""The training loop: read, update, record, save, until the last step.
+
+The device works on one update while the host reads the next batch and records the one before; a state is saved only
+after the loss that led to it was seen to be finite. Killed at any moment and started again, a run ends with the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from marin_pipeline.core.errors import MarinError
+from marin_pipeline.data.order import TrainingOrder, ids_digest
+from marin_pipeline.train import checkpoint, metrics
+from marin_pipeline.train.checkpoint import Snapshot
+from marin_pipeline.train.program import Program
+from marin_pipeline.train.saver import Saver
+
+PROGRESS_SECONDS = 0.5
+
+
+class Sequences(Protocol):
+    """The training sequences, by number."""
+
+    def read(self, ids: np.ndarray, /) -> np.ndarray:
+        """int32 `(len(ids), sequence_length + 1)`."""
+        ...
+
+
+class Watcher(Protocol):
+    """Who is told how far the run is, and says when it should stop."""
+
+    @property
+    def stopping(self) -> bool: ...
+    def progress(self, done: int, total: int, unit: str = ..., **figures: float) -> None: ...
+    def stop(self) -> BaseException: ...
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """An update that was handed to the device and has not been recorded."""
+
+    step: int
+    batch: str
+    measured: jax.Array
+
+
+class Run:
+    """One run of a program, from a snapshot or from the initial state, to the recipe's last step."""
+
+    def __init__(
+        self,
+        program: Program,
+        sequences: Sequences,
+        order: TrainingOrder,
+        described: Callable[[int], dict[str, Any]],
+        start: Snapshot | None,
+    ) -> None:
+        self._program = program
+        self._recipe = program.recipe
+        self._sequences = sequences
+        self._order = order
+        self._described = described
+        if start is None:
+            self._state = program.initial()
+            self._lines = bytearray()
+            self._step = 0
+        else:
+            self._state = program.place(checkpoint.named(start.arrays))
+            self._lines = bytearray(start.metrics)
+            self._step = start.step
+        self._pending: _Pending | None = None
+        self._loss = metrics.last_loss(bytes(self._lines))
+
+    def finish(self, watcher: Watcher, saver: Saver, timings: Path) -> Snapshot:
+        """Make all updates that are left and return the last state.
+
+        Raises:
+            MarinError: when a loss or a gradient is not finite.
+            BaseException: what `watcher.stop()` returns, after a checkpoint, when the watcher asks to stop.
+        """
+        last = self._recipe.steps
+        saver.begin(self._step)
+        clock = _Clock(timings, self._step, self._recipe.batch_size * self._recipe.sequence_length)
+        upcoming = self._read(self._step)
+        while upcoming is not None:
+            ids, batch = upcoming
+            self._state, measured = self._program.update(self._state, batch, self._step)
+            handed = _Pending(self._step, ids_digest(ids), measured)
+            self._step += 1
+            upcoming = self._read(self._step)
+            self._record(self._pending)
+            self._pending = handed
+            if math.isfinite(self._loss) and clock.tick(self._step):
+                watcher.progress(self._step, last, "steps", loss=self._loss, tokens_per_second=clock.rate)
+            if upcoming is None:
+                break
+            if watcher.stopping:
+                saver.save(self.snapshot())
+                saver.wait()
+                raise watcher.stop()
+            if saver.due(self._step):
+                saver.save(self.snapshot())
+        snapshot = self.snapshot()
+        clock.write(self._step)
+        watcher.progress(last, last, "steps", loss=self._loss, tokens_per_second=clock.rate)
+        return snapshot
+
+    def snapshot(self) -> Snapshot:
+        """The state as it is now, in host memory."""
+        self._record(self._pending)
+        self._pending = None
+        arrays = checkpoint.take(self._state)
+        return Snapshot(self._step, arrays, bytes(self._lines), self._described(self._step))
+
+    def _read(self, step: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Ids and tokens of the batch of `step`; None after the last."""
+        if step >= self._recipe.steps:
+            return None
+        ids = self._order.batch(step)
+        return ids, self._sequences.read(ids)
+
+    def _record(self, pending: _Pending | None) -> None:
+        if pending is None:
+            return
+        loss, norm = np.asarray(pending.measured)
+        if not (np.isfinite(loss) and np.isfinite(norm)):
+            raise MarinError(
+                f"step {pending.step + 1}: loss {loss}, gradient norm {norm} (batch {pending.batch}); training has "
+                "diverged: lower learning_rate or muon_learning_rate, or lengthen warmup"
+            )
+        self._loss = metrics.short(loss)
+        rate = self._recipe.optimizer.learning_rate * self._recipe.schedule.factor(pending.step)
+        done = pending.step + 1
+        tokens = done * self._recipe.batch_size * self._recipe.sequence_length
+        self._lines += metrics.line(done, loss, rate, norm, tokens, self._order.epoch(done), pending.batch).encode()
+
+
+class _Clock:
+    """Tokens a second, twice a second to the screen and each ten seconds to a file."""
+
+    def __init__(self, path: Path, step: int, tokens: int) -> None:
+        self._path = path
+        self._tokens = tokens
+        self._shown = self._written = (time.monotonic(), step)
+        self.rate = 0.0
+
+    def tick(self, step: int) -> bool:
+        """Whether it is time to show progress; `rate` is of the time since the last showing."""
+        now = time.monotonic()
+        since, at = self._shown
+        if now - since < PROGRESS_SECONDS:
+            return False
+        self.rate = round((step - at) * self._tokens / (now - since))
+        self._shown = (now, step)
+        if now - self._written[0] >= 10:
+            self.write(step)
+        return True
+
+    def write(self, step: int) -> None:
+        """Add a line for the steps since the last one."""
+        now = time.monotonic()
+        since, at = self._written
+        if step > at and now > since:
+            rate = round((step - at) * self._tokens / (now - since))
+            entry = {"step": step, "seconds": round(now - since, 3), "tokens_per_second": rate}
+            with self._path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        self._written = (now, step)

@@ -1,0 +1,151 @@
+"""The lowered form of a training run: what decides the state after each step, and nothing else.
+
+`Recipe.pieces(n)` holds exactly what the steps `[0, n)` depend on; with `Recipe.initial()` it names the state at n. So
+raising `steps` under a constant schedule, or saving at other times, leaves the names of earlier states as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from marin_pipeline.core.errors import InputError
+from marin_pipeline.models.config import LlamaConfig
+from marin_pipeline.train.schedule import Schedule, Shape
+
+Optimizer = Literal["muon", "adamw"]
+Numerics = Literal["fast", "invariant"]
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW (Loshchilov and Hutter 2019), or Muon (Jordan 2024) on the block matrices and AdamW on the rest."""
+
+    kind: Optimizer
+    learning_rate: float
+    """Peak of AdamW."""
+    muon_learning_rate: float | None
+    """Peak of Muon; None under AdamW alone."""
+    weight_decay: float
+    """Times the learning rate; on every matrix, not on the gains of norms."""
+    clip: float
+    """Largest global norm of the gradient."""
+    first_beta: float = 0.9
+    second_beta: float = 0.95
+    epsilon: float = 1e-8
+    momentum: float = 0.95
+    """Of Muon (Nesterov)."""
+
+    def plain(self) -> dict[str, Any]:
+        """The fields that this kind uses."""
+        unused = ("muon_learning_rate", "momentum") if self.kind == "adamw" else ()
+        return {name: value for name, value in asdict(self).items() if name not in unused}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training run, lowered from the arguments of the `train` step."""
+
+    tokens: Any
+    """What names the training tokens: an artifact at declaration, the digest of the ledger in a checkpoint."""
+    model: LlamaConfig
+    optimizer: OptimizerConfig
+    schedule: Schedule
+    steps: int
+    batch_size: int
+    """Sequences a step."""
+    sequence_length: int
+    """Predicted tokens a sequence."""
+    seed: int
+    """Of the initial parameters."""
+    data_seed: int
+    """Of the order of the sequences."""
+    numerics: Numerics
+
+    def initial(self) -> dict[str, Any]:
+        """What decides the state at step 0."""
+        return {"model": self.model, "seed": self.seed}
+
+    def pieces(self, steps: int) -> list[dict[str, Any]]:
+        """What decides the way from step 0 to `steps`: pieces over absolute steps, as plain values."""
+        if steps == 0:
+            return []
+        return [
+            {
+                "from": 0,
+                "to": steps,
+                "start": "keep",
+                "model": self.model,
+                "optimizer": self.optimizer.plain(),
+                "schedule": self.schedule.restricted(steps),
+                "tokens": self.tokens,
+                "data_seed": self.data_seed,
+                "batch_size": self.batch_size,
+                "sequence_length": self.sequence_length,
+                "numerics": self.numerics,
+            }
+        ]
+
+    def described(self, steps: int) -> dict[str, Any]:
+        """`initial` and `pieces` as JSON values, for a checkpoint to be compared with the run that opens it."""
+        pieces = [{**piece, "model": asdict(self.model)} for piece in self.pieces(steps)]
+        return {"initial": {**self.initial(), "model": asdict(self.model)}, "pieces": pieces}
+
+
+def lower(
+    *,
+    tokens: Any,
+    model: LlamaConfig,
+    steps: int,
+    learning_rate: float,
+    muon_learning_rate: float,
+    optimizer: Optimizer,
+    schedule: Shape,
+    warmup: int,
+    final_fraction: float,
+    weight_decay: float,
+    clip: float,
+    batch_size: int,
+    sequence_length: int,
+    seed: int,
+    data_seed: int,
+    numerics: Numerics,
+) -> Recipe:
+    """The recipe that these arguments of the `train` step mean.
+
+    Raises:
+        InputError: naming the argument that cannot be used, and what to give instead.
+    """
+    if numerics == "invariant":
+        raise InputError(
+            "numerics='invariant' is not available in this version: use numerics='fast', which gives equal bytes on "
+            "the same machine and mesh, and metrics within tolerance across meshes"
+        )
+    whole = {"steps": steps, "batch_size": batch_size, "sequence_length": sequence_length}
+    for name, value in whole.items():
+        if value < 1:
+            raise InputError(f"{name} is {value}: give a number of at least 1")
+    positive = {"learning_rate": learning_rate, "muon_learning_rate": muon_learning_rate, "clip": clip}
+    for name, value in positive.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise InputError(f"{name} is {value}: give a finite number above 0")
+    if not (weight_decay >= 0 and math.isfinite(weight_decay)):
+        raise InputError(f"weight_decay is {weight_decay}: give a finite number of at least 0")
+    for name, value in (("seed", seed), ("data_seed", data_seed)):
+        if not 0 <= value < 2**32:
+            raise InputError(f"{name} is {value}: give a number in [0, 2**32)")
+    return Recipe(
+        tokens=tokens,
+        model=model,
+        optimizer=OptimizerConfig(
+            optimizer, learning_rate, muon_learning_rate if optimizer == "muon" else None, weight_decay, clip
+        ),
+        schedule=Schedule.make(schedule, steps=steps, warmup=warmup, final_fraction=final_fraction),
+        steps=steps,
+        batch_size=batch_size,
+        sequence_length=sequence_length,
+        seed=seed,
+        data_seed=data_seed,
+        numerics=numerics,
+    )
