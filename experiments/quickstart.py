@@ -1,0 +1,96 @@
+"""The quick start: a corpus curated, a tokenizer and a small language model trained on it, and its held-out bits per byte, in minutes.
+
+    python experiments/quickstart.py                             the documentation that the installed packages carry
+    python experiments/quickstart.py --documents my/texts        your own text: jsonl, parquet, text files, or a folder of them
+    python experiments/quickstart.py train.steps=30              any argument of any step
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from marin_pipeline import Artifact, Documents, Experiment, main
+from marin_pipeline.data.packages import pinned
+from marin_pipeline.models.config import LlamaConfig
+from steps.baselines import baselines
+from steps.dedupe import dedupe
+from steps.evaluate import evaluate, generate
+from steps.package_docs import package_docs
+from steps.quality_filter import QualityRules, quality_filter
+from steps.read_documents import documents_from
+from steps.split_held_out import split_held_out
+from steps.tokenize import tokenize
+from steps.train import train
+from steps.train_tokenizer import train_tokenizer
+
+PACKAGES = ("numpy", "jax", "optax", "pandas", "datasets", "pyarrow")
+
+# Documentation is short, and full of symbols and code: the bounds that were set for web pages would leave a third of it.
+RULES = QualityRules(min_words=5, min_alphabetic_words=0.5, min_stop_words=None, min_sentences=None, max_curly_brackets=None)
+
+PROMPTS = ("Return the", "Parameters\n")
+
+
+def quickstart(documents: str | None = None, text_key: str = "text", held_out: float = 0.03) -> Experiment:
+    """Train and evaluate a small language model on the documentation of installed packages, or on your own text."""
+    corpus: Artifact[Documents]
+    if documents is None:
+        corpus = package_docs(packages=pinned(PACKAGES)).named("corpus")
+    else:
+        corpus = documents_from(documents, text_key=text_key).named("corpus")
+
+    held_out_split = split_held_out(corpus, part="held_out", fraction=held_out).named("split/held-out")
+    train_split = split_held_out(corpus, part="train", fraction=held_out).named("split/train")
+    held_out_unique = dedupe(held_out_split).named("dedupe/held-out")
+    train_unique = dedupe(train_split, against=held_out_unique).named("dedupe/train")
+    held_out_documents = quality_filter(held_out_unique, rules=RULES).named("filter/held-out")
+    train_documents = quality_filter(train_unique, rules=RULES).named("filter/train")
+
+    tokenizer = train_tokenizer(train_documents, vocabulary=2048).named("tokenizer")
+    tokens = tokenize(train_documents, tokenizer).named("tokens")
+
+    state = train(
+        tokens,
+        model=LlamaConfig(vocabulary=2048, width=128, layers=4, heads=2, feed_forward=352),
+        steps=950,
+        learning_rate=6e-3,
+        muon_learning_rate=0.02,
+        schedule="cosine",
+        batch_size=8,
+        sequence_length=128,
+    ).named("train")
+
+    scores = evaluate(state, held_out_documents, tokenizer).named("evaluate")
+    simple = baselines(train_documents, held_out_documents, orders=(1, 3, 5)).named("baselines")
+    words = generate(state, tokenizer, prompts=PROMPTS, tokens=40).named("generate")
+
+    return Experiment(
+        title="quick start",
+        hypothesis="A model of 1.3 million parameters, trained for minutes on two cores, predicts documentation that it has not "
+        "seen better than a byte 5-gram that was fitted on all of the training text.",
+        predictions={"held-out bits per byte": (1.4, 1.9)},
+        targets=[scores, simple, words],
+        report=report,
+    )
+
+
+def report(done: Mapping[str, Artifact[Any]]) -> None:
+    """The final table."""
+    from rich.console import Console
+
+    from marin_pipeline.lab import tables
+
+    console = Console(highlight=False)
+    names = ("corpus", "split/train", "split/held-out", "dedupe/train", "dedupe/held-out", "filter/train", "filter/held-out", "tokens")
+    console.print(tables.funnel({name: done[name].value for name in names}))
+    console.print(tables.curve((done["train"] / "metrics.jsonl").read_text()))
+    simple = done["baselines"].value
+    ngrams = {f"{each.order}-gram" if each.order > 1 else "unigram": each.scores for each in simple.ngrams}
+    columns = {"model": done["evaluate"].value, **ngrams}
+    title = "Held-out bits per byte; n-grams of bytes are fitted on the training text, zstd sees the held-out text alone"
+    console.print(tables.bits_per_byte(title, columns, {f"zstd -{simple.zstd.level}": simple.zstd.bits_per_byte}))
+    for prompt, text in zip(PROMPTS, done["generate"].value, strict=True):
+        console.print(f"{prompt!r} → {text!r}", markup=False)
+
+
+if __name__ == "__main__":
+    main(quickstart)

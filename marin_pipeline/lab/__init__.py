@@ -1,0 +1,1 @@
+"""The open lab: what an experiment shows to people."""

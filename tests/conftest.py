@@ -1,0 +1,65 @@
+"""What the tests share: programs that are run as a user runs them, each against a store of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a program did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The JSON lines on stdout; every line must be one."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """The steps of the last line of `run --json`, by name."""
+        last = self.events[-1]
+        assert last["event"] == "summary", last
+        return {step["name"]: step for step in last["steps"]}
+
+
+Program = Callable[..., Ran]
+
+
+def environment(prefix: Path) -> dict[str, str]:
+    """The environment of a program whose store lies at `prefix`."""
+    return {**os.environ, "MARIN_PREFIX": str(prefix), "COLUMNS": "120"}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Runs `python FILE ARGUMENTS` with a store under the test's own folder."""
+
+    def run(
+        file: Path | str, *arguments: str, prefix: Path = tmp_path / "store", extra: Mapping[str, str] | None = None, python: tuple[str, ...] = ()
+    ) -> Ran:
+        done = subprocess.run(
+            [sys.executable, *python, str(file), *arguments],
+            capture_output=True,
+            text=True,
+            env={**environment(prefix), **(extra or {})},
+            timeout=600,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return run
