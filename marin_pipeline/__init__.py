@@ -1,6 +1,7 @@
 """The whole life of a language model as one graph of content-hashed steps.
 
-The public names. They are loaded when first used: importing this package loads no jax, ray, pyarrow, fsspec or datasets.
+The public names. They are loaded when first used: importing this package loads no jax, ray, pyarrow, fsspec or
+datasets.
 """
 
 from __future__ import annotations

@@ -9,15 +9,16 @@ import argparse
 import ast
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeGuard
 
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.canonical import annotations_of
-from marin_pipeline.core.errors import DeclarationError, MarinError, UsageError
+from marin_pipeline.core.canonical import annotations_of, is_sequence
+from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -41,11 +42,16 @@ def main(target: Target | Callable[..., Target]) -> None:
     """Run an experiment as a program, as its command line says. Does not return: exits with the designed code.
 
     Args:
-        target: an artifact, a list of them, an `Experiment`, or a function that builds one of these; the function's typed
-            parameters become options (`--scale tiny`).
+        target: an artifact, a list of them, an `Experiment`, or a function that builds one of these; the function's
+            typed parameters become options (`--scale tiny`).
     """
     caller = inspect.currentframe()
     _refuse_unguarded(caller.f_back if caller else None)
+    worker = sys.modules.get("marin_pipeline.run.worker")
+    if worker is not None and worker.is_worker():
+        raise UnguardedMain(
+            'main(...) was reached in a worker process; call it under `if __name__ == "__main__":` only'
+        )
     _exit(lambda: _experiment(target, sys.argv[1:]))
 
 
@@ -63,7 +69,9 @@ def _refuse_unguarded(frame: FrameType | None) -> None:
     except (OSError, SyntaxError, ValueError):
         return
     guarded = any(
-        isinstance(node, ast.If) and "__name__" in ast.dump(node.test) and node.lineno <= line <= (node.end_lineno or line)
+        isinstance(node, ast.If)
+        and "__name__" in ast.dump(node.test)
+        and node.lineno <= line <= (node.end_lineno or line)
         for node in tree.body
     )
     if not guarded:
@@ -80,27 +88,43 @@ def _exit(command: Callable[[], int]) -> NoReturn:
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        # The reader of our output has gone (as in `... | head`); point stdout elsewhere so that the last flush is quiet.
-        sys.stdout = open("/dev/null", "w")  # noqa: SIM115
+        # The reader of our output has gone (as in `... | head`); with stdout elsewhere the last flush is quiet.
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - it stays open until the end
         code = 1
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - it stays open until the end
+        code = 1
     raise SystemExit(code)
 
 
-# An experiment as a program --------------------------------------------------------------------------------------------------------
+# An experiment as a program -------------------------------------------------------------------------------------------
 
 
 def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(usage=USAGE, description=inspect.getdoc(builder) if builder else None)
-    parser.add_argument("words", nargs="*", help="a command, a step for `explain`, overrides name.argument=value", metavar="...")
+    parser.add_argument(
+        "words", nargs="*", help="a command, a step for `explain`, overrides name.argument=value", metavar="..."
+    )
     parser.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
-    parser.add_argument("--backend", default="local", help="local (worker processes, the default) or inline (this process)")
-    parser.add_argument("--only", action="append", default=[], metavar="STEP", help="run this step only; may be repeated")
-    parser.add_argument("--until", action="append", default=[], metavar="STEP", help="run up to this step; may be repeated")
-    parser.add_argument("--force", action="append", default=[], metavar="STEP", help="run this step again though it is done")
+    parser.add_argument(
+        "--backend", default="local", help="local (worker processes, the default) or inline (this process)"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="STEP", help="run this step only; may be repeated"
+    )
+    parser.add_argument(
+        "--until", action="append", default=[], metavar="STEP", help="run up to this step; may be repeated"
+    )
+    parser.add_argument(
+        "--force", action="append", default=[], metavar="STEP", help="run this step again though it is done"
+    )
     parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
     parser.add_argument("--fail-fast", action="store_true", help="start nothing new after a failure")
-    parser.add_argument("--code", choices=("stop", "accept", "rerun"), default="stop", help="outputs that other code made")
+    parser.add_argument(
+        "--code", choices=("stop", "accept", "rerun"), default="stop", help="outputs that other code made"
+    )
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept with what --force and --code do")
     parser.add_argument("--check", action="store_true", help="with plan: exit with 3 when there is work")
     parser.add_argument("--format", choices=("mermaid", "svg"), default="mermaid", help="with graph")
@@ -110,9 +134,14 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     if builder is not None:
         group = parser.add_argument_group("options of this experiment")
         for parameter in inspect.signature(builder).parameters.values():
-            shown = "required" if parameter.default is parameter.empty else f"default: {parameter.default}"
-            flag = f"--{parameter.name.replace('_', '-')}"
-            group.add_argument(flag, dest=f"option {parameter.name}", metavar="VALUE", required=parameter.default is parameter.empty, help=shown)
+            required = parameter.default is parameter.empty
+            group.add_argument(
+                f"--{parameter.name.replace('_', '-')}",
+                dest=f"option {parameter.name}",
+                metavar="VALUE",
+                required=required,
+                help="required" if required else f"default: {parameter.default}",
+            )
     return parser
 
 
@@ -120,8 +149,8 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     from marin_pipeline.run.driver import Options, Session, experiment_id
     from marin_pipeline.run.overrides import Override, apply
 
-    builder = target if callable(target) and not isinstance(target, (Artifact, Experiment)) else None
-    parsed = _parser(builder).parse_intermixed_args(argv)
+    parsed = _parser(target if _is_builder(target) else None).parse_intermixed_args(argv)
+    out = _stream_aside() if parsed.json else sys.stdout
     words: list[str] = parsed.words
     command = words.pop(0) if words and words[0] in COMMANDS else "run"
     selectors = [words.pop(0)] if command == "explain" and words and "=" not in words[0] else []
@@ -129,14 +158,19 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         raise UsageError("explain: say which step, as in `explain train`")
     for word in words:
         if "=" not in word:
-            raise UsageError(f"{word!r} is neither a command ({', '.join(COMMANDS)}) nor an override name.argument=value")
+            known = ", ".join(COMMANDS)
+            raise UsageError(f"{word!r} is neither a command ({known}) nor an override name.argument=value")
     if parsed.max_parallel is not None and parsed.max_parallel < 1:
         raise UsageError(f"--max-parallel {parsed.max_parallel}: must be 1 or more")
-    built = _build(builder, parsed) if builder is not None else target
+    try:
+        built = _build(target, parsed)
+        targets = _targets(built)
+        if words:
+            targets = apply(targets, [Override.parse(word) for word in words])
+    except InputError as error:
+        # What cannot be declared is wrong use, and nothing has been started.
+        raise UsageError(str(error)) from error
     experiment = built if isinstance(built, Experiment) else None
-    targets = _targets(built)
-    if words:
-        targets = apply(targets, [Override.parse(word) for word in words])
     options = Options(
         prefix=parsed.prefix,
         backend=parsed.backend,
@@ -150,7 +184,7 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     )
     session = Session.open(targets, options, experiment_id(), experiment.title if experiment else "")
     if command == "run":
-        return _run(session, parsed, experiment)
+        return _run(session, parsed, experiment, out)
     plan = session.plan()
     if command == "graph":
         from marin_pipeline.run import drawing
@@ -158,19 +192,27 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         print(drawing.svg(plan) if parsed.format == "svg" else drawing.mermaid(plan))
         return 0
     if command == "explain":
-        return _explain(plan, selectors[0], parsed.json)
+        return _explain(plan, selectors[0], out if parsed.json else None)
     from marin_pipeline.run.screen import plan_lines
 
     lines = [json.dumps(planned.tree()) for planned in plan.nodes.values()]
-    print("\n".join(lines if parsed.json else plan_lines(plan, session.title, session.objects.url)))
+    print("\n".join(lines if parsed.json else plan_lines(plan, session.title, session.objects.url)), file=out)
     return 3 if parsed.check and plan.has_work else 0
 
 
-def _build(builder: Callable[..., Target], parsed: argparse.Namespace) -> Target:
+def _is_builder(target: object) -> TypeGuard[Callable[..., Target]]:
+    return callable(target) and not isinstance(target, (Artifact, Experiment))
+
+
+def _build(target: Target | Callable[..., Target], parsed: argparse.Namespace) -> Any:
+    """The target, built from its options where it is a function."""
     from marin_pipeline.run.overrides import read
 
-    annotations = annotations_of(builder)
-    given = {name.removeprefix("option "): text for name, text in vars(parsed).items() if name.startswith("option ") and text is not None}
+    if not _is_builder(target):
+        return target
+    annotations = annotations_of(target)
+    options = {name: text for name, text in vars(parsed).items() if name.startswith("option ") and text is not None}
+    given = {name.removeprefix("option "): text for name, text in options.items()}
     arguments: dict[str, Any] = {}
     for name, text in given.items():
         flag = f"--{name.replace('_', '-')}"
@@ -178,21 +220,35 @@ def _build(builder: Callable[..., Target], parsed: argparse.Namespace) -> Target
             arguments[name] = read(text, annotations.get(name, str), flag)
         except DeclarationError as error:
             raise UsageError(str(error)) from error
-    return builder(**arguments)
+    return target(**arguments)
 
 
 def _targets(built: Any) -> list[Artifact[Any]]:
-    found = built.targets if isinstance(built, Experiment) else [built] if isinstance(built, Artifact) else built
-    if not isinstance(found, (list, tuple)) or not all(isinstance(each, Artifact) for each in found):
-        raise UsageError(f"main() takes an artifact, a list of artifacts, an Experiment, or a function that builds one; it got {built!r}")
-    return list(found)
+    given: Any = built.targets if isinstance(built, Experiment) else built
+    found = list(given) if is_sequence(given) else [given]
+    if not all(isinstance(each, Artifact) for each in found):
+        raise UsageError(
+            "main() takes an artifact, a list of artifacts, an Experiment, or a function that builds one; "
+            f"it got {built!r}"
+        )
+    return found
 
 
-def _run(session: Session, parsed: argparse.Namespace, experiment: Experiment | None) -> int:
-    from marin_pipeline.run.screen import choose_screen
+def _stream_aside() -> TextIO:
+    """Where JSON lines go: what stdout was. Whatever else is printed from here on, by whom ever, goes to stderr."""
+    stream = sys.stdout
+    if stream is sys.__stdout__:
+        stream = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115 - it stays open until the end
+        os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return stream
+
+
+def _run(session: Session, parsed: argparse.Namespace, experiment: Experiment | None, out: TextIO) -> int:
+    from marin_pipeline.run.screen import JsonScreen, choose_screen
 
     verbosity = -1 if parsed.quiet else 1 if parsed.verbose else 0
-    screen = choose_screen(parsed.json, verbosity)
+    screen = JsonScreen(out) if parsed.json else choose_screen(verbosity)
     looks = session.looks()
     screen.planned(session.plan(looks), session.title, session.objects.url)
     try:
@@ -203,17 +259,18 @@ def _run(session: Session, parsed: argparse.Namespace, experiment: Experiment | 
     screen.finished(result)
     if result.interrupted:
         print("stopped; run the same command again to go on", file=sys.stderr)
-    elif result.ok and experiment is not None and experiment.report is not None and not parsed.json and verbosity >= 0:
-        if not parsed.only and not parsed.until:
-            experiment.report(result.artifacts)
+        return result.exit_code
+    whole = verbosity >= 0 and not (parsed.json or parsed.only or parsed.until)
+    if result.ok and whole and experiment is not None and experiment.report is not None:
+        experiment.report(result.artifacts)
     return result.exit_code
 
 
-def _explain(plan: Plan, selector: str, as_json: bool) -> int:
+def _explain(plan: Plan, selector: str, lines: TextIO | None) -> int:
     node = plan.graph.select(selector)
     planned = plan.nodes[node.key]
-    if as_json:
-        print(json.dumps({**planned.tree(), "reasons": [reason.tree() for reason in planned.reasons]}))
+    if lines is not None:
+        print(json.dumps({**planned.tree(), "reasons": [reason.tree() for reason in planned.reasons]}), file=lines)
         return 0
     print(f"{planned.status}  {node.key[:8]}  {node.name}  ({node.id})")
     for reason in planned.reasons or ["done, and nothing that it depends on has changed"]:
@@ -221,19 +278,24 @@ def _explain(plan: Plan, selector: str, as_json: bool) -> int:
     for role, key in node.dependencies.items():
         dependency = plan.nodes[key]
         print(f"  {role} = {dependency.node.name} {key[:8]} ({dependency.status})")
-    dependents = [each for each in plan.nodes.values() if node.key in plan.graph.ancestors([each.node.key]) and each.node.key != node.key]
-    waiting = [each.node.name for each in dependents if each.status != "cached"]
+    below = {node.key}
+    for key, each in plan.nodes.items():  # dependencies come first
+        if below.intersection(each.node.depends_on):
+            below.add(key)
+    below.remove(node.key)
+    waiting = [each.node.name for key, each in plan.nodes.items() if key in below and each.status != "cached"]
     if planned.status != "cached" and waiting:
         print(f"  +{len(waiting)} downstream: {', '.join(waiting)}")
     return 0
 
 
-# Stores and keys -----------------------------------------------------------------------------------------------------------------------
+# Stores and keys ------------------------------------------------------------------------------------------------------
 
 
 def store_main() -> None:
     """The program `marin-pipeline`."""
-    parser = argparse.ArgumentParser(prog="marin-pipeline", description="Work on a store: what is there, what made it, what it printed.")
+    description = "Work on a store: what is there, what made it, what it printed."
+    parser = argparse.ArgumentParser(prog="marin-pipeline", description=description)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
         ("show", "what is known of one key: how it was made, and its files"),
@@ -241,7 +303,9 @@ def store_main() -> None:
         ("logs", "what a step printed"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("selector", nargs="?" if name == "ls" else None, metavar="KEY", help="a name, or 6 hex digits of a key")
+        command.add_argument(
+            "selector", nargs="?" if name == "ls" else None, metavar="KEY", help="a name, or 6 hex digits of a key"
+        )
         command.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
         command.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parsed = parser.parse_args()

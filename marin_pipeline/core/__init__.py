@@ -1,1 +1,1 @@
-"""What a step is: declaring, keys, the graph. Pure, but for `source`, which reads code; knows no store and no scheduling."""
+"""What a step is: declaring, keys, the graph. Knows no store and no scheduling; pure, but for reading source files."""

@@ -1,7 +1,8 @@
-"""Arguments against their annotations: checked and brought to the declared type before they are keyed, read back when a step runs.
+"""Arguments against their annotations: brought to the declared type before they are keyed, read back when a step runs.
 
-A checked value is a snapshot: lists, dicts and dataclasses are rebuilt, so that later changes by the caller cannot move a key.
-`int` becomes `float` where a float is declared; `True` is never a number; anything that does not fit is refused by name.
+A checked value is a snapshot: lists, dicts and dataclasses are rebuilt, so that later changes by the caller cannot move
+a key. What a step gets is what was keyed: `int` becomes `float` where a float is declared, dicts are in the order of
+their keys, `True` is never a number, and anything that does not fit is refused by name.
 """
 
 from __future__ import annotations
@@ -11,104 +12,160 @@ import collections.abc
 import dataclasses
 import datetime
 import enum
+import functools
 import importlib
-import numbers
 import operator
-import types
+import reprlib
+import sys
 import typing
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from marin_pipeline.core.annotations import UNIONS, describe, parts_of, substituted, type_arguments
 from marin_pipeline.core.canonical import (
     MISSING,
     TAG,
     Reference,
     Tree,
     annotations_of,
+    children,
     class_id,
     dtype_name,
+    encode,
+    fields_of,
+    is_mapping,
+    is_record,
+    is_sequence,
+    is_set,
     marks_of,
+    plain,
+    refuse_deep,
     same,
+    why_refused,
 )
 from marin_pipeline.core.errors import DeclarationError
+from marin_pipeline.core.projects import module_id
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _SEQUENCES = (list, tuple, collections.abc.Sequence)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
-_SETS = (set, frozenset, collections.abc.Set)
+_SETS = (set, frozenset, collections.abc.Set, collections.abc.MutableSet)
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 80
 
 
-def describe(annotation: Any) -> str:
-    """An annotation as a person would write it."""
-    if annotation is None or annotation is type(None):
-        return "None"
-    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return describe(args[0])
-    if origin in (typing.Union, types.UnionType):
-        return " | ".join(describe(arg) for arg in args)
-    if origin is typing.Literal:
-        return "one of " + ", ".join(repr(arg) for arg in args)
-    if origin is not None:
-        name = getattr(origin, "__name__", str(origin))
-        return f"{name}[{', '.join('...' if arg is Ellipsis else describe(arg) for arg in args)}]"
-    return getattr(annotation, "__name__", str(annotation))
+def _mismatch(value: Any, annotation: Any, path: str, remedy: str = "") -> DeclarationError:
+    if isinstance(value, (Reference, Record)):
+        what = value.described()
+    else:
+        what = f"{_short.repr(value)} of type {type(value).__name__}"
+        if not (is_sequence(value) or is_mapping(value) or is_set(value) or is_record(value)):
+            try:
+                encode(value, path)
+            except DeclarationError:
+                # An arbitrary object's repr tells little, may be long, and may hold what nobody should read.
+                what = f"a {type(value).__name__}: {why_refused(value)}"
+    return DeclarationError(f"{path}: expected {describe(annotation)}, got {what}{remedy}")
 
 
-def _mismatch(value: Any, annotation: Any, path: str) -> DeclarationError:
-    shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
-    what = shown if isinstance(value, Reference) else f"{shown} of type {type(value).__name__}"
-    return DeclarationError(f"{path}: expected {describe(annotation)}, got {what}")
+def _unknown(annotation: Any, path: str, remedy: str) -> DeclarationError:
+    return DeclarationError(f"{path}: the annotation {describe(annotation)} is not one that a step can take; {remedy}")
+
+
+@functools.lru_cache(maxsize=4096)
+def checked_annotations(owner: Any) -> Mapping[str, Any]:
+    """The annotations of a function or a dataclass, their marks checked.
+
+    Raises:
+        DeclarationError: for a mark that stands where it is not seen, or a literal that no value can equal.
+    """
+    hints = annotations_of(owner)
+    for name, annotation in hints.items():
+        marks, bare = marks_of(annotation), plain(annotation)
+        if any(marks_of(inner) != marks_of(None) for inner in parts_of(bare)):
+            raise DeclarationError(
+                f"{name}: Runtime and absent_when mark a whole parameter or field, not a part of its type; "
+                "write Runtime[list[int]], not list[Runtime[int]]"
+            )
+        if marks.runtime and any(_can_hold_content(part) for part in [bare, *parts_of(bare)]):
+            raise DeclarationError(f"{name}: what an artifact or a file holds is never Runtime; leave the mark out")
+        if marks.absent is not MISSING and not same(check(marks.absent, annotation, name), marks.absent):
+            raise DeclarationError(
+                f"{name}: the literal of absent_when({marks.absent!r}) is no {describe(annotation)}; "
+                "write it as the step gets it"
+            )
+    return hints
+
+
+def _can_hold_content(annotation: Any) -> bool:
+    kind = typing.get_origin(annotation) or annotation
+    return isinstance(kind, type) and issubclass(kind, Reference) and kind.holds_content
+
+
+# Checking -------------------------------------------------------------------------------------------------------------
 
 
 def check(value: Any, annotation: Any, path: str) -> Any:
-    """`value` as the annotation declares it, rebuilt.
+    """`value` as the annotation declares it, rebuilt. Checking what has been checked changes nothing.
 
     Raises:
         DeclarationError: naming `path`, what was expected and what was given.
     """
-    while typing.get_origin(annotation) is typing.Annotated:
-        annotation = annotation.__origin__
-    if annotation is Any or annotation is object or annotation is MISSING or isinstance(annotation, typing.TypeVar):
+    refuse_deep(value, path)
+    return _check(value, annotation, path)
+
+
+def _check(value: Any, annotation: Any, path: str) -> Any:
+    annotation, value = plain(annotation), _python_number(value)
+    if annotation is Any or annotation is object or isinstance(annotation, typing.TypeVar):
         return _snapshot(value, path)
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
+    if origin in UNIONS:
         return _check_union(value, annotation, args, path)
     if origin is typing.Literal:
         for choice in args:
             if same(value, choice):
                 return choice
         raise _mismatch(value, annotation, path)
-    kind = origin or annotation
+    kind = type(None) if annotation is None else origin or annotation
     if isinstance(value, Reference) or (isinstance(kind, type) and issubclass(kind, Reference)):
         return _check_reference(value, annotation, kind, path)
     if kind in _SEQUENCES:
         return _check_sequence(value, annotation, kind, args, path)
     if kind in _MAPPINGS:
-        if not isinstance(value, collections.abc.Mapping):
-            raise _mismatch(value, annotation, path)
-        item = args[1] if len(args) == 2 else Any
-        for key in value:
-            if not isinstance(key, str):
-                raise DeclarationError(f"{path}: the dict key {key!r} is a {type(key).__name__}; keys must be strings")
-        return {key: check(each, item, f"{path}[{key}]") for key, each in value.items()}
+        return _check_mapping(value, annotation, args, path)
     if kind in _SETS:
-        if not isinstance(value, (set, frozenset)):
+        if not is_set(value):
             raise _mismatch(value, annotation, path)
-        return frozenset(check(each, args[0] if args else Any, f"{path}{{}}") for each in value)
+        items = [_check(each, args[0] if args else Any, f"{path}{{}}") for each in value]
+        return set(items) if kind is set else frozenset(map(_hashable, items))
     if isinstance(kind, type):
         return _check_plain(value, annotation, kind, path)
-    raise DeclarationError(f"{path}: the annotation {describe(annotation)} is not one that a step can take")
+    raise _unknown(annotation, path, "use plain types, list, tuple, dict, set, frozen dataclasses, Artifact or File")
+
+
+def _python_number(value: Any) -> Any:
+    """A numpy scalar as the Python value that it equals exactly; anything else as it is."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.generic):
+        return value
+    item: Any = value.item()
+    return item if type(item) in (bool, int, float, str) else value
+
+
+def _hashable(item: Any) -> Any:
+    return tuple(map(_hashable, item)) if is_sequence(item) else item
 
 
 def _check_union(value: Any, annotation: Any, args: tuple[Any, ...], path: str) -> Any:
-    for exact in args:
-        plain = exact.__origin__ if typing.get_origin(exact) is typing.Annotated else exact
-        if type(value) is (type(None) if plain is None else plain):
-            return check(value, plain, path)
     problems: list[DeclarationError] = []
-    for choice in args:
+    for choice in sorted(args, key=lambda each: not _is_exactly(value, each)):
         try:
-            return check(value, choice, path)
+            return _check(value, choice, path)
         except DeclarationError as error:
             problems.append(error)
     deeper = [problem for problem in problems if not str(problem).startswith(f"{path}: expected")]
@@ -117,257 +174,330 @@ def _check_union(value: Any, annotation: Any, args: tuple[Any, ...], path: str) 
     raise _mismatch(value, annotation, path)
 
 
+def _is_exactly(value: Any, choice: Any) -> bool:
+    # Lists and tuples are one in the canonical form, as are sets and frozensets: there the first that fits is taken.
+    return type(value) is plain(choice) and not is_sequence(value) and not is_set(value)
+
+
 def _check_reference(value: Any, annotation: Any, kind: Any, path: str) -> Any:
-    if not isinstance(value, Reference) or not isinstance(kind, type) or not isinstance(value, kind):
+    if not isinstance(value, Reference):
+        if callable(value):
+            name = getattr(value, "__name__", type(value).__name__)
+            remedy = "call the step, so that it declares its artifact"
+            raise DeclarationError(f"{path}: expected {describe(annotation)}, got {name} itself; {remedy}")
         raise _mismatch(value, annotation, path)
-    problem = value.mismatch(annotation)
-    if problem:
-        raise DeclarationError(f"{path}: expected {describe(annotation)}, got {problem}")
-    return value
+    if not _is_instance(value, kind, path) or not value.fits(annotation):
+        has_files = hasattr(type(value), "files") and isinstance(kind, type) and hasattr(kind, "__fspath__")
+        raise _mismatch(
+            value, annotation, path, "; choose one of its files with `artifact / 'path'`" if has_files else ""
+        )
+    return value.typed(annotation)
+
+
+def _is_instance(value: Any, kind: Any, path: str) -> bool:
+    try:
+        return isinstance(value, kind)
+    except TypeError:
+        raise _unknown(kind, path, "its values cannot be told apart when the step is declared") from None
 
 
 def _check_sequence(value: Any, annotation: Any, kind: Any, args: tuple[Any, ...], path: str) -> Any:
-    if not isinstance(value, (list, tuple)):
+    if not is_sequence(value):
         raise _mismatch(value, annotation, path)
-    if kind is tuple and args and not (len(args) == 2 and args[1] is Ellipsis):
+    hints = [args[0] if args else Any] * len(value)
+    if kind is tuple and args and args[-1] is not Ellipsis:
         if len(value) != len(args):
             raise DeclarationError(f"{path}: expected {describe(annotation)}, got {len(value)} items")
-        return tuple(check(each, item, f"{path}[{i}]") for i, (each, item) in enumerate(zip(value, args, strict=True)))
-    item = args[0] if args else Any
-    checked = [check(each, item, f"{path}[{index}]") for index, each in enumerate(value)]
+        hints = list(args)
+    checked = [
+        _check(item, hint, f"{path}[{index}]") for index, (item, hint) in enumerate(zip(value, hints, strict=True))
+    ]
     return checked if kind is list else tuple(checked)
 
 
+def _check_mapping(value: Any, annotation: Any, args: tuple[Any, ...], path: str) -> dict[str, Any]:
+    if not is_mapping(value):
+        raise _mismatch(value, annotation, path)
+    return {key: _check(value[key], args[1] if args else Any, f"{path}[{key}]") for key in _keys(value, path)}
+
+
+def _keys(value: Mapping[Any, Any], path: str) -> list[str]:
+    """The keys in order: two dicts of one key must not make a step write different bytes."""
+    for key in value:
+        if not isinstance(key, str) or isinstance(key, enum.Enum):
+            raise DeclarationError(f"{path}: the dict key {key!r} is a {type(key).__name__}; keys must be strings")
+    return sorted(value)
+
+
 def _check_plain(value: Any, annotation: Any, kind: type, path: str) -> Any:
-    if kind is type(None):
-        if value is None:
-            return None
-        raise _mismatch(value, annotation, path)
-    if kind is bool or isinstance(value, bool):
-        if kind is bool and isinstance(value, bool):
-            return value
-        raise _mismatch(value, annotation, path)
-    if issubclass(kind, enum.Enum):
-        if isinstance(value, kind):
-            return value
-        raise _mismatch(value, annotation, path)
-    if kind is int:
-        if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
-            return operator.index(value)
-        raise _mismatch(value, annotation, path)
-    if kind is float:
-        if isinstance(value, float) or (isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum)):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, (bool, enum.Enum))
+    if kind is float and is_number:
+        try:
             return float(value)
-        raise _mismatch(value, annotation, path)
-    if kind is str:
-        if isinstance(value, str) and not isinstance(value, enum.Enum):
-            return str(value)
-        raise _mismatch(value, annotation, path)
-    if dataclasses.is_dataclass(kind) and isinstance(value, kind):
-        return _rebuild(value, path)
-    if kind is datetime.date and isinstance(value, datetime.datetime):
-        raise _mismatch(value, annotation, path)
-    if isinstance(value, kind):
+        except OverflowError:
+            raise _mismatch(value, annotation, path) from None
+    if kind is int and is_number and isinstance(value, int):
+        return _leaf(operator.index(value), path)
+    if kind is str and isinstance(value, str) and not isinstance(value, enum.Enum):
+        return _leaf(value, path)
+    if kind in (bool, type(None)) and type(value) is kind:
         return value
-    if dtype_name(value) is not None and kind.__module__.partition(".")[0] == "numpy":
-        return value
-    raise _mismatch(value, annotation, path)
+    if kind in (bool, int, float, str, type(None)) or isinstance(value, bool):
+        raise _mismatch(value, annotation, path)
+    if dtype_name(value) is not None and (kind.__module__, kind.__name__) == ("numpy", "dtype"):
+        return _leaf(value, path)
+    # A datetime is a date to Python, but what is declared as a day has no time.
+    if not _is_instance(value, kind, path) or (kind is datetime.date and isinstance(value, datetime.datetime)):
+        raise _mismatch(value, annotation, path)
+    if is_record(value):
+        return _rebuild(value, path, annotation)
+    if is_sequence(value) or is_mapping(value) or is_set(value):
+        raise _unknown(annotation, path, "use list, tuple, Sequence, dict, Mapping, set or frozenset")
+    return _leaf(value, path)
 
 
-def _rebuild(value: Any, path: str) -> Any:
+def _leaf(value: Any, path: str) -> Any:
+    tree = encode(value, path)
+    if isinstance(tree, (bool, int, float, str)) or tree is None:
+        return tree
+    return _dtype(tree["~dtype"]) if "~dtype" in tree else value
+
+
+def _rebuild(value: DataclassInstance, path: str, annotation: Any = Any) -> Any:
     """A dataclass with its fields checked; the same object when nothing changed."""
-    hints = annotations_of(type(value))
-    changed: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
-        old = getattr(value, field.name)
-        new = check(old, hints.get(field.name, Any), f"{path}.{field.name}")
-        if new is not old:
-            changed[field.name] = (field.init, new)
-    if not changed:
-        return value
-    blocked = [name for name, (init, _) in changed.items() if not init]
-    for name in blocked:
-        changed.pop(name)
-    return dataclasses.replace(value, **{name: new for name, (_, new) in changed.items()})
+    kind: Any = type(value)
+    fields = fields_of(kind, path)
+    types_by_variable = type_arguments(annotation)
+    try:
+        hints = checked_annotations(kind)
+    except DeclarationError as error:
+        raise DeclarationError(f"{path}: {kind.__qualname__}.{error}") from error
+
+    def checked(record: DataclassInstance, name: str) -> Any:
+        return _check(getattr(record, name), substituted(hints[name], types_by_variable), f"{path}.{name}")
+
+    for field in fields:
+        field.value_in(value, path)
+    given = {field.name: checked(value, field.name) for field in fields if field.init}
+    made = value
+    if any(new is not getattr(value, name) for name, new in given.items()):
+        made = _construct(kind, given, path)
+    for field in fields:
+        if not field.init:
+            new = checked(made, field.name)
+            if new is not getattr(made, field.name):
+                made = _construct(kind, given, path) if made is value else made
+                object.__setattr__(made, field.name, new)
+    return made
+
+
+def _construct(kind: Any, given: Mapping[str, Any], path: str) -> Any:
+    try:
+        return kind(**given)
+    except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+        raise DeclarationError(f"{path}: {kind.__qualname__} cannot be made from its fields: {error}") from error
 
 
 def _snapshot(value: Any, path: str) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)([_snapshot(item, f"{path}[{i}]") for i, item in enumerate(value)]) if type(value) in (list, tuple) else value
-    if isinstance(value, dict):
-        return {key: _snapshot(item, f"{path}[{key}]") for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return frozenset(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _rebuild(value, path)
-    return value
+    """A value without an annotation, in the shape in which it will be read back: a tuple is a list."""
+    value = _python_number(value)
+    if isinstance(value, Reference):
+        return value
+    if is_sequence(value):
+        return [_snapshot(item, inner) for inner, item in children(value, path)]
+    if is_mapping(value):
+        return {key: _snapshot(value[key], f"{path}[{key}]") for key in _keys(value, path)}
+    if is_set(value):
+        return frozenset(_hashable(_snapshot(item, inner)) for inner, item in children(value, path))
+    return _rebuild(value, path) if is_record(value) else _leaf(value, path)
+
+
+# Walking --------------------------------------------------------------------------------------------------------------
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """`value` and everything inside it, each with its path, in the order in which it is written."""
+    stack = [(path, value)]
+    while stack:
+        where, item = stack.pop()
+        yield where, item
+        stack.extend(reversed(list(children(item, where))))
 
 
 def references(value: Any, path: str) -> Iterator[tuple[str, Reference]]:
     """Every artifact, file and secret inside `value`, with its role: the path at which it stands."""
-    if isinstance(value, Reference):
-        yield path, value
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from references(item, f"{path}[{index}]")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from references(item, f"{path}[{key}]")
-    elif isinstance(value, (set, frozenset)):
-        for item in value:
-            yield from references(item, f"{path}{{}}")
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from references(getattr(value, field.name), f"{path}.{field.name}")
+    return ((where, item) for where, item in _walk(value, path) if isinstance(item, Reference))
+
+
+def classes_in(value: Any) -> Iterator[type]:
+    """The classes of the dataclasses and enums inside `value`."""
+    return (type(item) for _, item in _walk(value, "") if isinstance(item, enum.Enum) or is_record(item))
 
 
 def transform(value: Any, change: Callable[[Reference], Any]) -> Any:
     """`value` with every reference replaced by `change(reference)`; what has none inside is returned as it is."""
     if isinstance(value, Reference):
         return change(value)
-    if isinstance(value, (list, tuple)):
+    if is_sequence(value):
         items = [transform(item, change) for item in value]
-        return value if all(a is b for a, b in zip(items, value, strict=True)) else type(value)(items)
-    if isinstance(value, dict):
+        return value if all(map(operator.is_, items, value)) else type(value)(items)
+    if is_mapping(value):
         changed = {key: transform(item, change) for key, item in value.items()}
         return value if all(changed[key] is value[key] for key in value) else changed
-    if isinstance(value, (set, frozenset)):
+    if is_set(value):
         return frozenset(transform(item, change) for item in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        new = {field.name: transform(getattr(value, field.name), change) for field in dataclasses.fields(value) if field.init}
-        new = {name: item for name, item in new.items() if item is not getattr(value, name)}
-        return dataclasses.replace(value, **new) if new else value
+    if is_record(value):
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        moved = {
+            name: new for name in fields if (new := transform(getattr(value, name), change)) is not getattr(value, name)
+        }
+        return dataclasses.replace(value, **moved) if moved else value
     return value
 
 
-def classes_in(value: Any) -> Iterator[type]:
-    """The classes of the dataclasses and enums inside `value`."""
-    if isinstance(value, enum.Enum):
-        yield type(value)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
-            yield from classes_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from classes_in(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, (type, Reference)):
-        yield type(value)
-        for field in dataclasses.fields(value):
-            yield from classes_in(getattr(value, field.name))
-
-
-# Reading back -------------------------------------------------------------------------------------------------------------------
+# Reading back ---------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A dataclass value whose class cannot be imported here: its fields are readable by name."""
+    """A dataclass or enum value whose class cannot be imported here: its fields are readable by name."""
 
     class_id: str
     fields: dict[str, Any]
 
+    def described(self) -> str:
+        """What this is, for errors."""
+        return f"a {self.class_id}, which cannot be imported here"
+
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self.fields[name]
-        except KeyError:
-            raise AttributeError(f"{self.class_id} has no field {name!r}") from None
+        if name.startswith("__") or name not in self.fields:
+            raise AttributeError(f"{self.class_id} has no field {name!r}")
+        return self.fields[name]
 
 
-def decode(tree: Tree, annotation: Any, path: str, reference: Callable[[dict[str, Tree], str], Any] | None = None) -> Any:
-    """The value that `tree` stands for, checked against `annotation`.
+ReadReference = Callable[[Mapping[str, Tree], str], Any]
+"""Reads a tree with a reference tag (`~artifact`, `~file`, `~secret`); its second argument is the path."""
+
+
+def decode(tree: Tree, annotation: Any, path: str, reference: ReadReference | None = None) -> Any:
+    """The value that `tree` stands for, checked against `annotation`: `decode(encode(x)) == x` for a checked `x`.
 
     Args:
-        reference: reads a tree with a reference tag (`~artifact`, `~file`, `~secret`).
+        reference: reads artifacts, files and secrets.
+
+    Raises:
+        DeclarationError: when it does not fit the annotation.
     """
-    known: dict[str, type] = {class_id(kind): kind for kind in _classes_of_annotation(annotation, set())}
-    value = _decode(tree, path, known, reference)
-    return value if isinstance(value, Record) else check(value, annotation, path)
+    known = {class_id(kind): kind for kind in _classes_of(annotation, set())}
+    return check(_Reader(known, reference).read(tree, path), annotation, path)
 
 
-def _classes_of_annotation(annotation: Any, seen: set[Any]) -> Iterator[type]:
-    for arg in typing.get_args(annotation):
-        if not isinstance(arg, (str, int, float, bytes)):
-            yield from _classes_of_annotation(arg, seen)
-    if not isinstance(annotation, type) or annotation in seen:
+def _classes_of(annotation: Any, seen: set[Any]) -> Iterator[type]:
+    annotation = plain(annotation)
+    for part in parts_of(annotation):
+        yield from _classes_of(part, seen)
+    kind = typing.get_origin(annotation) or annotation
+    if not isinstance(kind, type) or kind in seen:
         return
-    seen.add(annotation)
-    if dataclasses.is_dataclass(annotation):
-        yield annotation
-        for hint in annotations_of(annotation).values():
-            yield from _classes_of_annotation(hint, seen)
-    elif issubclass(annotation, enum.Enum):
-        yield annotation
+    seen.add(kind)
+    if dataclasses.is_dataclass(kind):
+        yield kind
+        for hint in annotations_of(kind).values():
+            yield from _classes_of(hint, seen)
+    elif issubclass(kind, enum.Enum):
+        yield kind
 
 
-def _find_class(identity: str, known: dict[str, type]) -> type | None:
-    if identity in known:
-        return known[identity]
-    module, _, qualname = identity.partition(":")
-    try:
-        found: Any = importlib.import_module(module.replace("/", "."))
-        for name in qualname.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError, ValueError):
-        return None
-    return found
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    known: Mapping[str, type]
+    """Classes that the annotation names, by identity."""
+    reference: ReadReference | None
 
-
-def _decode(tree: Tree, path: str, known: dict[str, type], reference: Callable[[dict[str, Tree], str], Any] | None) -> Any:
-    if isinstance(tree, list):
-        return [_decode(item, f"{path}[{index}]", known, reference) for index, item in enumerate(tree)]
-    if not isinstance(tree, dict):
+    def read(self, tree: Tree, path: str) -> Any:
+        if is_sequence(tree):
+            return [self.read(item, f"{path}[{index}]") for index, item in enumerate(tree)]
+        if is_mapping(tree):
+            tag = next((key for key in tree if key.startswith(TAG) and not key.startswith(TAG + TAG)), None)
+            if tag is not None:
+                return self._tagged(tag, tree, path)
+            return {key.removeprefix(TAG): self.read(item, f"{path}[{key}]") for key, item in tree.items()}
         return tree
-    tag = next((key for key in tree if key.startswith(TAG) and not key.startswith(TAG + TAG)), None)
-    if tag is None:
-        return {
-            key[1:] if key.startswith(TAG) else key: _decode(item, f"{path}[{key}]", known, reference)
-            for key, item in tree.items()
-        }
-    body = tree[tag]
-    if tag == "~data":
-        fields = {name: _decode(item, f"{path}.{name}", known, reference) for name, item in tree["fields"].items()}
-        kind = _find_class(body, known)
-        return Record(body, fields) if kind is None else _construct(kind, fields, path)
-    if tag == "~enum":
-        kind = _find_class(body, known)
+
+    def _tagged(self, tag: str, tree: Mapping[str, Tree], path: str) -> Any:
+        if tag == "~data":
+            return self._data(tree, path)
+        if tag == "~enum":
+            kind = self._find_class(tree[tag])
+            return Record(tree[tag], {"name": tree["name"]}) if kind is None else kind.__members__[tree["name"]]
+        if tag == "~set":
+            return frozenset(_hashable(self.read(item, f"{path}{{}}")) for item in tree[tag])
+        if tag in _LEAVES:
+            return _LEAVES[tag](tree[tag])
+        if self.reference is None:
+            raise DeclarationError(
+                f"{path}: holds a {tag}, which only a step's arguments may; return its value or path"
+            )
+        return self.reference(tree, path)
+
+    def _data(self, tree: Mapping[str, Tree], path: str) -> Any:
+        values = {name: self.read(item, f"{path}.{name}") for name, item in tree["fields"].items()}
+        kind = self._find_class(tree["~data"])
         if kind is None:
-            return Record(body, {"name": tree["name"]})
-        return kind[tree["name"]]  # pyright: ignore[reportIndexIssue]
-    simple: dict[str, Callable[[Any], Any]] = {
-        "~float": float,
-        "~set": lambda items: frozenset(_decode(item, f"{path}{{}}", known, reference) for item in items),
-        "~bytes": base64.b64decode,
-        "~datetime": datetime.datetime.fromisoformat,
-        "~date": datetime.date.fromisoformat,
-        "~time": datetime.time.fromisoformat,
-        "~timedelta": lambda parts: datetime.timedelta(*parts),
-        "~dtype": _dtype,
-    }
-    if tag in simple:
-        return simple[tag](body)
-    if reference is not None:
-        return reference(tree, path)
-    raise DeclarationError(f"{path}: the tag {tag} is not known to this version")
+            return Record(tree["~data"], values)
+        fields = fields_of(kind, path)
+        for field in fields:
+            if field.name not in values and field.marks.absent is not MISSING:
+                values[field.name] = field.marks.absent
+            if field.name in values:
+                values[field.name] = _check(values[field.name], field.annotation, f"{path}.{field.name}")
+        given = {field.name: values[field.name] for field in fields if field.init and field.name in values}
+        made = _construct(kind, given, path)
+        for field in fields:
+            if not field.init and field.name in values:
+                object.__setattr__(made, field.name, values[field.name])
+        return made
+
+    def _find_class(self, identity: str) -> Any:
+        if identity in self.known:
+            return self.known[identity]
+        module, _, qualname = identity.partition(":")
+        main = sys.modules.get("__main__")
+        file = getattr(main, "__file__", None)
+        try:
+            is_main = file is not None and module_id(Path(file)) == module
+            found: Any = main if is_main else importlib.import_module(module.replace("/", "."))
+            for name in qualname.split("."):
+                found = getattr(found, name)
+        except (ImportError, AttributeError, ValueError, TypeError):
+            return None
+        return found if _is_kind(found) and class_id(found) == identity else None
+
+
+def _is_kind(found: Any) -> bool:
+    return isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, enum.Enum))
 
 
 def _dtype(name: str) -> Any:
-    import ml_dtypes  # noqa: F401  # pyright: ignore[reportUnusedImport] - registers bfloat16 and the like with numpy
     import numpy
 
-    return numpy.dtype(name)
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        importlib.import_module("ml_dtypes")  # makes bfloat16 and the like known to numpy
+        return numpy.dtype(name)
 
 
-def _construct(kind: type, fields: dict[str, Any], path: str) -> Any:
-    hints = annotations_of(kind)
-    given: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
-        marks = marks_of(hints.get(field.name))
-        if field.name in fields:
-            value = check(fields[field.name], hints.get(field.name, Any), f"{path}.{field.name}")
-        elif marks.absent is not MISSING:
-            value = marks.absent
-        else:
-            continue
-        if field.init:
-            given[field.name] = value
-    return kind(**given)
+def _timedelta(parts: list[int]) -> datetime.timedelta:
+    return datetime.timedelta(*parts)
+
+
+_LEAVES: Mapping[str, Callable[[Any], Any]] = {
+    "~float": float,
+    "~bytes": base64.b64decode,
+    "~datetime": datetime.datetime.fromisoformat,
+    "~date": datetime.date.fromisoformat,
+    "~time": datetime.time.fromisoformat,
+    "~timedelta": _timedelta,
+    "~dtype": _dtype,
+}

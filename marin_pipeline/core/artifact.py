@@ -1,7 +1,7 @@
 """Artifacts and files: what a step makes, handed on before it has run and read after.
 
-An `Artifact` is inert until its output is bound to it: it can only be passed on, and it stands in a spec by its key alone. A bound one
-reads exactly the files that its manifest names.
+An `Artifact` is inert until its output is bound to it: it can only be passed on, and it stands in a spec by its key
+alone. A bound one reads exactly the files that its manifest names.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
+from marin_pipeline.core.annotations import UNIONS, describe
 from marin_pipeline.core.canonical import Reference, Tree
 from marin_pipeline.core.errors import DeclarationError, InputError, NotRunError
 from marin_pipeline.core.resources import Resources
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 NAME = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class FileEntry(Protocol):
@@ -108,8 +110,8 @@ class Artifact(Reference, Generic[T_co]):
         """
         if self._output is None:
             raise NotRunError(
-                f"{self.name} is declared but has no output here; its value and files can be read inside a step that takes it as "
-                "an argument, or from the artifact that run(...) or load(...) returns"
+                f"{self.name} is declared but has no output here; its value and files can be read inside a step that "
+                "takes it as an argument, or from the artifact that run(...) or load(...) returns"
             )
         return self._output
 
@@ -144,11 +146,18 @@ class Artifact(Reference, Generic[T_co]):
         """The same artifact with its output at hand."""
         return self._copy(output=output)
 
-    def _copy(self, *, name: str | None = None, resources: Resources | None = None, output: Output | None = None) -> Artifact[T_co]:
+    def _copy(
+        self,
+        *,
+        kind: Any = None,
+        name: str | None = None,
+        resources: Resources | None = None,
+        output: Output | None = None,
+    ) -> Artifact[T_co]:
         return Artifact(
             self.key,
             declaration=self.declaration,
-            kind=self.kind,
+            kind=kind or self.kind,
             name=name or self.label,
             resources=resources or self.resources,
             output=output or self._output,
@@ -157,24 +166,38 @@ class Artifact(Reference, Generic[T_co]):
     def canonical(self, path: str) -> Tree:
         return {"~artifact": self.key}
 
-    def mismatch(self, annotation: Any) -> str | None:
+    def fits(self, annotation: Any) -> bool:
         if get_origin(annotation) is not Artifact:
-            return None
-        (wanted,) = get_args(annotation)
-        if wanted is Any or self.kind is Any or isinstance(wanted, TypeVar) or _fits(self.kind, wanted):
-            return None
-        from marin_pipeline.core.arguments import describe
+            return True
+        return _fits(self.kind, get_args(annotation)[0])
 
-        return f"{self.name}, an artifact of {describe(self.kind)}"
+    def typed(self, annotation: Any) -> Artifact[Any]:
+        if self.kind is not Any or get_origin(annotation) is not Artifact:
+            return self
+        return self._copy(kind=get_args(annotation)[0])
+
+    def described(self) -> str:
+        return repr(self) if self.kind is Any else f"{self.name}, an artifact of {describe(self.kind)}"
 
     def __repr__(self) -> str:
         return f"<artifact {self.name} {self.key[:8]}>"
 
 
 def _fits(kind: Any, wanted: Any) -> bool:
-    if kind == wanted or wanted is object:
+    """Whether a value of `kind` is one of `wanted`, as far as that can be told without the value."""
+    if Any in (kind, wanted) or wanted in (object, kind) or isinstance(wanted, TypeVar):
         return True
-    return isinstance(kind, type) and isinstance(wanted, type) and issubclass(kind, wanted)
+    if get_origin(kind) in UNIONS:
+        return all(_fits(each, wanted) for each in get_args(kind))
+    if get_origin(wanted) in UNIONS:
+        return any(_fits(kind, each) for each in get_args(wanted))
+    if (kind, wanted) == (int, float):
+        return True
+    made, asked = get_origin(kind) or kind, get_origin(wanted) or wanted
+    if not isinstance(made, type) or not isinstance(asked, type) or not issubclass(made, asked):
+        return False
+    inner, asked_inner = get_args(kind), get_args(wanted)
+    return len(inner) != len(asked_inner) or all(map(_fits, inner, asked_inner))
 
 
 class _Readable(Reference):
@@ -238,24 +261,22 @@ class File(_Readable):
     def _entry(self) -> FileEntry:
         files = self.artifact.output.files
         if self.sub not in files:
-            raise InputError(f"{self.artifact.name} has no file {self.sub!r}; it has {', '.join(sorted(files)[:10]) or 'none'}")
+            known = ", ".join(sorted(files)[:10]) or "none"
+            raise InputError(f"{self.artifact.name} has no file {self.sub!r}; it has {known}")
         return files[self.sub]
 
     def __truediv__(self, path: str) -> File:
-        return File(self.artifact, relative_path(f"{self.sub}/{path}"))
+        return File(self.artifact, f"{self.sub}/{relative_path(path)}")
 
     def canonical(self, path: str) -> Tree:
         return {"~artifact": self.artifact.key, "path": self.sub}
-
-    def mismatch(self, annotation: Any) -> str | None:
-        return None
 
     def __repr__(self) -> str:
         return f"<file {self.artifact.name}/{self.sub}>"
 
 
 CHUNK = 64 * 2**20
-"""Bytes of a chunk. A larger file is identified by the sha256 of its chunks' sha256 digests, so that parts can be hashed apart."""
+"""Bytes of a chunk. A larger file is identified by the sha256 of its chunks' digests: parts are hashed apart."""
 
 
 def content_digest(path: Path) -> str:
@@ -276,7 +297,9 @@ class LocalFile(_Readable):
         InputError: when the file cannot be read, or when it has changed between declaration and use.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, sha256: str | None = None, stamp: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, sha256: str | None = None, stamp: tuple[int, int] | None = None
+    ) -> None:
         self._path = Path(path).absolute()
         try:
             found = self._path.stat()
@@ -286,7 +309,8 @@ class LocalFile(_Readable):
             """Size in bytes and time of change in ns when the content was hashed."""
             self._sha256 = sha256 if sha256 and stamp == self.stamp else content_digest(self._path)
         except OSError as error:
-            raise InputError(f"LocalFile({str(path)!r}): cannot be read ({error.strerror or error}); check the path") from error
+            problem = error.strerror or error
+            raise InputError(f"LocalFile({str(path)!r}): cannot be read ({problem}); check the path") from error
         if sha256 and sha256 != self._sha256:
             raise InputError(f"{self._path}: the file has changed since it was declared; run the experiment again")
 
@@ -312,17 +336,25 @@ class LocalFile(_Readable):
     def canonical(self, path: str) -> Tree:
         return {"~file": self._sha256}
 
-    def mismatch(self, annotation: Any) -> str | None:
-        return None
-
     def __repr__(self) -> str:
         return f"<local file {self.name} {self._sha256[:8]}>"
 
 
 class Secret(Reference):
-    """A value that only the environment knows. Its name is in the key; its value is never written."""
+    """A value that only the environment knows. Its name is in the key; its value is never written.
+
+    Raises:
+        DeclarationError: for what cannot be a variable's name, such as a token itself; the message does not show it.
+    """
+
+    holds_content: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
+        if not _VARIABLE.fullmatch(name):
+            raise DeclarationError(
+                'Secret(...) takes the name of an environment variable, as in Secret("HF_TOKEN"), and what was given '
+                "cannot be one; export the value under a name"
+            )
         self.name = name
         """Name of the environment variable."""
 
@@ -340,9 +372,6 @@ class Secret(Reference):
 
     def canonical(self, path: str) -> Tree:
         return {"~secret": self.name}
-
-    def mismatch(self, annotation: Any) -> str | None:
-        return None
 
     def __repr__(self) -> str:
         return f"<secret {self.name}>"

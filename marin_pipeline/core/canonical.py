@@ -1,8 +1,8 @@
 """The canonical form: one typed, JSON-shaped tree and one byte string for one meaning.
 
-`encode` turns a value into a tree of JSON values, `dumps` turns a tree into the exact bytes that a key hashes, `decode` reads a
-tree back by annotation. Equal meanings give equal bytes on every Python and under every hash seed; what has no stable identity is
-refused with the path of the argument, never replaced by a placeholder. The format is described in docs/keys.md.
+`encode` turns a value into a tree of JSON values, `dumps` turns a tree into the exact bytes that a key hashes. Equal
+meanings give equal bytes on every Python and under every hash seed; what has no stable identity is refused with the
+path of the argument, never replaced by a placeholder. The format is described in docs/keys.md.
 """
 
 from __future__ import annotations
@@ -18,29 +18,51 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from marin_pipeline.core.errors import DeclarationError
 from marin_pipeline.core.projects import is_third_party, module_id
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Tree = Any
 """None, bool, int, float, str, list of trees, or dict of trees by str."""
 
 TAG = "~"
+"""A key that begins with it marks a dict that stands for what JSON has no form for; in a plain dict it is doubled."""
+
+MAX_DEPTH = 100
+"""Deepest nesting of a value. Fixed, so that what one process could key, another one never fails to read back."""
+
+MAX_BITS = 4096
+"""Largest integer. Python prints no decimal above 4,300 digits unless it is told to."""
 
 
 class Reference:
     """A value that has its own canonical tree: artifacts, files and secrets implement it."""
 
+    holds_content: ClassVar[bool] = True
+    """Whether a step can read through it what is not in its name."""
+
     def canonical(self, path: str) -> Tree:
         """The tree that stands for this value in a spec. `path` names the argument, for errors."""
         raise NotImplementedError
 
-    def mismatch(self, annotation: Any) -> str | None:
-        """What this is instead, when it does not fit `annotation`; None when it does."""
-        raise NotImplementedError
+    def fits(self, annotation: Any) -> bool:
+        """Whether this is what `annotation`, one for its class, declares."""
+        return True
+
+    def typed(self, annotation: Any) -> Reference:
+        """The same, knowing what it is declared as."""
+        return self
+
+    def described(self) -> str:
+        """What this is, for errors."""
+        return repr(self)
 
 
 def _in_spec(reference: Reference, path: str) -> Tree:
@@ -54,14 +76,14 @@ class Form:
     reference: Callable[[Reference, str], Tree] = _in_spec
     """How artifacts, files and secrets are written."""
     runtime: bool = False
-    """Whether values marked `Runtime` are written too: in a call that travels to a worker, never in a spec."""
+    """Whether fields marked `Runtime` are written too: in a call that travels to a worker, never in a spec."""
 
 
 SPEC = Form()
 
 
 def dumps(tree: Tree) -> bytes:
-    """The canonical bytes of `tree`: JSON in ASCII, sorted keys, no spaces, floats in their shortest form with a point or exponent."""
+    """The canonical bytes of `tree`: JSON in ASCII, keys sorted, no spaces, floats in their shortest form."""
     return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
 
 
@@ -70,115 +92,215 @@ def digest(tree: Tree) -> str:
     return hashlib.sha256(dumps(tree)).hexdigest()
 
 
+# What a value is made of ----------------------------------------------------------------------------------------------
+
+
+def is_sequence(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    """Whether a value is keyed as a list. A named tuple is not: its names would be lost."""
+    return isinstance(value, list) or (isinstance(value, tuple) and not _has_names(value))
+
+
+def _has_names(value: Any) -> bool:
+    return hasattr(value, "_fields")
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    """Whether a value is keyed as a dict."""
+    return isinstance(value, Mapping)
+
+
+def is_set(value: object) -> TypeGuard[AbstractSet[Any]]:
+    """Whether a value is keyed as a set."""
+    return isinstance(value, (set, frozenset))
+
+
+def is_record(value: object) -> TypeGuard[DataclassInstance]:
+    """Whether a value is a dataclass, and no artifact or file."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, (type, Reference, enum.Enum))
+
+
+def children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The values directly inside `value`, each with its path."""
+    if is_sequence(value):
+        for index, item in enumerate(value):
+            yield f"{path}[{index}]", item
+    elif is_mapping(value):
+        for key, item in value.items():
+            yield f"{path}[{key}]", item
+    elif is_set(value):
+        for item in value:
+            yield f"{path}{{}}", item
+    elif is_record(value):
+        for field in dataclasses.fields(value):
+            yield f"{path}.{field.name}", getattr(value, field.name, None)
+
+
+def refuse_deep(value: Any, path: str) -> None:
+    """Raise a `DeclarationError` for a value that is nested too deeply, or holds itself."""
+    stack = [(value, 0)]
+    while stack:
+        item, depth = stack.pop()
+        if depth > MAX_DEPTH:
+            raise DeclarationError(
+                f"{path}: is nested more than {MAX_DEPTH} deep, or holds itself; make it flatter, or a file"
+            )
+        stack.extend((inner, depth + 1) for _, inner in children(item, ""))
+
+
 def encode(value: Any, path: str, form: Form = SPEC) -> Tree:
     """The canonical tree of `value`.
 
     Args:
-        path: name of the argument, such as `train.optimizer.schedule`; it opens every error message.
+        path: name of the argument, such as `optimizer.schedule`; it opens every error message.
         form: what the tree is for; by default a spec.
 
     Raises:
         DeclarationError: for a value that has no stable identity.
     """
+    refuse_deep(value, path)
+    return _encode(value, path, form)
+
+
+def _encode(value: Any, path: str, form: Form) -> Tree:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, enum.Enum):
-        return {"~enum": class_id(type(value)), "name": value.name}
+        return _encode_enum(value, path)
     if isinstance(value, str):
-        return str(value)
+        return _text(value, path)
     if isinstance(value, int):
+        if value.bit_length() > MAX_BITS:
+            raise DeclarationError(
+                f"{path}: an integer of {value.bit_length()} bits; {MAX_BITS} is the most, pass it as text or bytes"
+            )
         return int(value)
     if isinstance(value, float):
         number = float(value)
         return number if math.isfinite(number) else {"~float": repr(number)}
     if isinstance(value, Reference):
         return form.reference(value, path)
-    if isinstance(value, (list, tuple)):
-        return [encode(item, f"{path}[{index}]", form) for index, item in enumerate(value)]
-    if isinstance(value, Mapping):
-        return {_escape(key, path): encode(item, f"{path}[{key}]", form) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return {"~set": sorted((encode(item, f"{path}{{}}", form) for item in value), key=dumps)}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _encode_dataclass(value, path, form)
-    if isinstance(value, bytes):
+    if is_sequence(value):
+        return [_encode(item, inner, form) for inner, item in children(value, path)]
+    if is_mapping(value):
+        return {_escape(key, path): _encode(item, f"{path}[{key}]", form) for key, item in value.items()}
+    if is_set(value):
+        found = {dumps(tree): tree for tree in (_encode(item, f"{path}{{}}", form) for item in value)}
+        return {"~set": [found[written] for written in sorted(found)]}
+    if is_record(value):
+        return _encode_record(value, path, form)
+    return _encode_leaf(value, path)
+
+
+def _encode_leaf(value: Any, path: str) -> Tree:
+    # Exact types: a subclass (such as pandas' Timestamp) may hold more than is written here.
+    if type(value) is bytes:
         return {"~bytes": base64.b64encode(value).decode("ascii")}
-    for kind, tag in ((datetime.datetime, "~datetime"), (datetime.date, "~date"), (datetime.time, "~time")):
-        if isinstance(value, kind):
-            return {tag: value.isoformat()}
-    if isinstance(value, datetime.timedelta):
+    if type(value) is datetime.datetime:
+        return {"~datetime": value.isoformat()}
+    if type(value) is datetime.date:
+        return {"~date": value.isoformat()}
+    if type(value) is datetime.time:
+        return {"~time": value.isoformat()}
+    if type(value) is datetime.timedelta:
         return {"~timedelta": [value.days, value.seconds, value.microseconds]}
     name = dtype_name(value)
     if name is not None:
         return {"~dtype": name}
-    raise DeclarationError(f"{path}: {_why_refused(value)}")
+    raise DeclarationError(f"{path}: {why_refused(value)}")
+
+
+def _encode_enum(value: enum.Enum, path: str) -> Tree:
+    kind = type(value)
+    if value.name not in kind.__members__:
+        raise DeclarationError(
+            f"{path}: {value!r} is a combination of flags; pass a set of members of {kind.__qualname__}"
+        )
+    return {"~enum": class_id(kind), "name": _text(value.name, path)}
+
+
+def _text(value: str, path: str) -> str:
+    text = str.__str__(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DeclarationError(
+            f"{path}: the text holds the unpaired surrogate U+{ord(text[error.start]):04X}, which UTF-8 cannot write; "
+            "read it with errors='replace'"
+        ) from None
+    return text
 
 
 def _escape(key: Any, path: str) -> str:
-    if not isinstance(key, str):
+    if not isinstance(key, str) or isinstance(key, enum.Enum):
         raise DeclarationError(f"{path}: the dict key {key!r} is a {type(key).__name__}; keys must be strings")
-    return TAG + key if key.startswith(TAG) else key
+    text = _text(key, path)
+    return TAG + text if text.startswith(TAG) else text
 
 
-def _unescape(key: str) -> str:
-    return key[1:] if key.startswith(TAG + TAG) else key
-
-
-def _encode_dataclass(value: Any, path: str, form: Form) -> Tree:
-    if not type(value).__dataclass_params__.frozen:  # pyright: ignore[reportAttributeAccessIssue]
-        raise DeclarationError(
-            f"{path}: the dataclass {type(value).__qualname__} is not frozen and could change after it was keyed; "
-            "declare it with @dataclass(frozen=True)"
-        )
-    hints = annotations_of(type(value))
-    fields: dict[str, Tree] = {}
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
-        marks = marks_of(hints.get(field.name))
-        if marks.runtime and not form.runtime:
+def _encode_record(value: DataclassInstance, path: str, form: Form) -> Tree:
+    written: dict[str, Tree] = {}
+    for field in fields_of(type(value), path):
+        inner = f"{path}.{field.name}"
+        item = field.value_in(value, path)
+        if (field.marks.runtime and not form.runtime) or is_absent(item, field.marks):
             continue
-        if marks.absent is not MISSING and same(item, marks.absent):
-            continue
-        fields[field.name] = encode(item, f"{path}.{field.name}", form)
-    return {"~data": class_id(type(value)), "fields": fields}
+        written[field.name] = _encode(item, inner, form)
+    return {"~data": class_id(type(value)), "fields": written}
 
 
-def _why_refused(value: Any) -> str:
-    if isinstance(value, types.FunctionType) and value.__name__ == "<lambda>":
-        return "a lambda has no stable identity; pass a plain value that names the choice, such as a string or an enum"
-    if callable(value) and not isinstance(value, type):
-        name = getattr(value, "__qualname__", type(value).__qualname__)
-        return f"the function {name} has no stable identity as an argument; pass a plain value that names it"
-    if hasattr(value, "__fspath__"):
-        return (
-            f"the bare path {str(value)!r} says where, not what; use LocalFile({str(value)!r}), which is keyed by content, "
-            "or a str if the text itself is the argument"
-        )
+def why_refused(value: Any) -> str:
+    """Why a value cannot be keyed, and what to pass instead."""
+    kind = value.__class__
     if isinstance(value, type):
         return f"the class {value.__qualname__} has no stable identity as an argument; pass a plain value that names it"
+    if isinstance(value, types.FunctionType) and value.__name__ == "<lambda>":
+        return "a lambda has no stable identity; pass a plain value that names the choice, such as a string or an enum"
+    if hasattr(value, "__fspath__"):
+        return (
+            f"the bare path {str(value)!r} says where, not what; use LocalFile({str(value)!r}), which is keyed by "
+            "content, or a str if the text itself is the argument"
+        )
+    if callable(value):
+        name = getattr(value, "__qualname__", kind.__qualname__)
+        return f"the function {name} has no stable identity as an argument; pass a plain value that names it"
+    if _has_names(value):
+        return f"the named tuple {kind.__qualname__} would lose its names; use @dataclass(frozen=True)"
     if isinstance(value, complex):
         return "a complex number cannot be keyed; pass its two parts as floats"
-    if type(value).__module__.partition(".")[0] in ("numpy", "jaxlib", "jax"):
-        return f"a {type(value).__module__}.{type(value).__qualname__} cannot be keyed; pass plain numbers or lists of them"
-    return (
-        f"a {type(value).__module__}.{type(value).__qualname__} cannot be keyed; pass plain values, frozen dataclasses, enums, "
-        "lists, dicts, artifacts or files"
-    )
+    full_name = f"{kind.__module__}.{kind.__qualname__}"
+    if hasattr(value, "read") or hasattr(value, "write"):
+        return f"an open file ({full_name}) cannot be keyed; use LocalFile(path), which is keyed by content"
+    if kind.__module__.startswith("numpy") and kind.__qualname__.lower().endswith("dtype"):
+        return f"the dtype {value!s} has fields, a length or a foreign byte order; pass a plain native one"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"an array ({full_name}) cannot be keyed; pass plain numbers or lists of them, or a file"
+    return f"a {full_name} cannot be keyed; use plain values, frozen dataclasses, enums, lists, dicts or files"
 
 
 def dtype_name(value: Any) -> str | None:
-    """The name of a numpy or jax dtype (`float32`, `bfloat16`), or None for anything else. Loads no numpy."""
+    """The name of a numpy or jax dtype (`float32`, `bfloat16`), or None for anything else.
+
+    None too for a dtype that its name does not give back: with fields, a length or a foreign byte order. Loads no
+    numpy.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
-    if isinstance(value, numpy.dtype):
-        return str(value.name)
-    if isinstance(value, type) and issubclass(value, numpy.generic):
-        return str(numpy.dtype(value).name)
-    inner = getattr(value, "dtype", None)
-    if isinstance(inner, numpy.dtype) and not hasattr(value, "shape"):
-        return str(inner.name)
-    return None
+    found: Any = value
+    if not isinstance(value, numpy.dtype):
+        is_scalar_type = isinstance(value, type) and issubclass(value, numpy.generic)
+        found = _dtype(value) if is_scalar_type else getattr(value, "dtype", None)
+        if not isinstance(found, numpy.dtype) or hasattr(value, "shape") != is_scalar_type:
+            return None
+    return str(found.name) if found.kind != "O" and _dtype(found.name) == found else None
+
+
+def _dtype(what: Any) -> Any:
+    """`numpy.dtype(what)`; None for an abstract class, or a name that numpy does not know."""
+    try:
+        return sys.modules["numpy"].dtype(what)
+    except TypeError:
+        return None
 
 
 def same(left: Any, right: Any) -> bool:
@@ -189,7 +311,12 @@ def same(left: Any, right: Any) -> bool:
         return left is right
 
 
-# Marks that an annotation carries -----------------------------------------------------------------------------------------------
+def is_absent(value: Any, marks: Marks) -> bool:
+    """Whether a value equals the literal of its `absent_when`."""
+    return marks.absent is not MISSING and same(value, marks.absent)
+
+
+# What an annotation says besides the type -----------------------------------------------------------------------------
 
 
 class _Missing:
@@ -205,11 +332,13 @@ class RuntimeMark:
     """Marks a parameter or a field that says where or how fast, never what: it is not in the key."""
 
 
-@dataclasses.dataclass(frozen=True)
+# Each is equal to itself alone: typing keeps one `Annotated` for equal marks, and to Python 0, 0.0 and False are equal.
+@dataclasses.dataclass(frozen=True, eq=False)
 class absent_when:
     """`Annotated[int, absent_when(0)]`: an argument equal to this literal is left out of the spec.
 
-    So a new parameter need not move the keys of those who do not use it. The literal never changes after that, whatever the default.
+    So a new parameter need not move the keys of those who do not use it. The literal never changes after that,
+    whatever the default.
     """
 
     value: Any
@@ -217,7 +346,7 @@ class absent_when:
 
 @dataclasses.dataclass(frozen=True)
 class Marks:
-    """What an annotation says besides the type."""
+    """The marks of an annotation."""
 
     runtime: bool = False
     absent: Any = MISSING
@@ -234,6 +363,19 @@ def marks_of(annotation: Any) -> Marks:
     return Marks(runtime, absent)
 
 
+def plain(annotation: Any) -> Any:
+    """An annotation without its marks, and without the names that `NewType` and `type X = ...` give it."""
+    while True:
+        if typing.get_origin(annotation) is typing.Annotated:
+            annotation = annotation.__origin__
+        elif isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return annotation
+
+
 @functools.lru_cache(maxsize=4096)
 def annotations_of(owner: Any) -> Mapping[str, Any]:
     """The resolved annotations of a function or a class, marks kept.
@@ -243,19 +385,77 @@ def annotations_of(owner: Any) -> Mapping[str, Any]:
     """
     try:
         return typing.get_type_hints(owner, include_extras=True)
-    except (NameError, AttributeError, TypeError) as error:
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise DeclarationError(
             f"{owner.__module__}.{owner.__qualname__}: an annotation cannot be resolved ({error}); "
             "import the name at the top of the file, outside `if TYPE_CHECKING`"
         ) from error
 
 
-# Identity of classes ------------------------------------------------------------------------------------------------------------
+# Dataclasses and the identity of classes ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A field of a dataclass."""
+
+    name: str
+    annotation: Any
+    marks: Marks
+    init: bool
+    """Whether it is given to the class; else `__post_init__` sets it."""
+
+    def value_in(self, record: DataclassInstance, path: str) -> Any:
+        """Its value in a record.
+
+        Raises:
+            DeclarationError: when it was never set.
+        """
+        value = getattr(record, self.name, MISSING)
+        if value is MISSING:
+            raise DeclarationError(
+                f"{path}.{self.name}: the field has no value; set it in __post_init__, or give a default"
+            )
+        return value
+
+
+def fields_of(kind: type[DataclassInstance], path: str) -> tuple[Field, ...]:
+    """The fields of a dataclass whose values can be keyed and read back.
+
+    Raises:
+        DeclarationError: for one that is not frozen, or that takes what it does not keep.
+    """
+    try:
+        return _fields(kind)
+    except DeclarationError as error:
+        raise DeclarationError(f"{path}: {error}") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _fields(kind: Any) -> tuple[Field, ...]:
+    if not kind.__dataclass_params__.frozen:
+        raise DeclarationError(
+            f"the dataclass {kind.__qualname__} is not frozen and could change after it was keyed; "
+            "declare it with @dataclass(frozen=True)"
+        )
+    hints = annotations_of(kind)
+    for name, hint in hints.items():
+        if isinstance(hint, dataclasses.InitVar):
+            raise DeclarationError(
+                f"the dataclass {kind.__qualname__} does not keep its InitVar {name!r}; make it a field"
+            )
+    return tuple(
+        Field(field.name, hints[field.name], marks_of(hints[field.name]), field.init)
+        for field in dataclasses.fields(kind)
+    )
 
 
 @functools.lru_cache(maxsize=4096)
 def class_id(kind: type) -> str:
-    """The identity of a class: its module's path in its project and its qualified name, equal for `__main__` and imported."""
+    """The identity of a class: its module's path in its project and its qualified name.
+
+    Equal for `__main__` and imported.
+    """
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     module = module_id(Path(file)) if file and not is_third_party(Path(file)) else kind.__module__.replace(".", "/")
     return f"{module}:{kind.__qualname__}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from marin_pipeline.core.artifact import File, Output
 from marin_pipeline.core.errors import Stopped
@@ -70,14 +70,15 @@ class Work(Protocol):
         ...
 
 
+@runtime_checkable
 class Context(Protocol):
     """What a step function gets as its first argument."""
 
     out: Path
-    """Folder for the output. Every file below it is hashed and kept; `value.json` is reserved for the returned value."""
+    """Folder for the output. Every file below it is hashed and kept; `value.json` is for the returned value."""
 
     records: Path
-    """Folder for what may differ from run to run (timings, logs): kept with the attempt, no part of the output's digest."""
+    """Folder for what may differ from run to run (timings, logs): kept with the attempt, not in the output's digest."""
 
     @property
     def work(self) -> Work:
@@ -87,8 +88,8 @@ class Context(Protocol):
     def map(self, fn: Callable[..., R], items: Iterable[Any], **common: Any) -> Sequence[ShardResult[R]]:
         """Run `fn(shard, item, **common)` for each item, in parallel; the results are in the items' order.
 
-        `fn` is defined at module level and annotated. A result is kept under the digest of `fn`'s code, the item and the common
-        arguments (files by their content), so one added item computes one result.
+        `fn` is defined at module level and annotated. A result is kept under the digest of `fn`'s code, the item and
+        the common arguments (files by their content), so one added item computes one result.
         """
         ...
 

@@ -22,5 +22,5 @@ class Experiment:
     predictions: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
     """Expected ranges of figures by name, such as `{"held-out/bits per byte": (1.4, 1.8)}`."""
     report: Callable[[Mapping[str, Artifact[Any]]], None] | None = None
-    """Prints the results when all is done; gets the artifacts by name, with their outputs. Must be quick: it also follows a run in
-    which nothing had to be done."""
+    """Prints the results when all is done; gets the artifacts by name, with their outputs. Must be quick: it also
+    follows a run in which nothing had to be done."""

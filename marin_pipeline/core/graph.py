@@ -6,8 +6,8 @@ Names belong to the graph, not to the nodes: two artifacts of one key are one no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 from marin_pipeline.core.arguments import references, transform
 from marin_pipeline.core.artifact import Artifact, File
@@ -53,20 +53,20 @@ class Graph:
     """The nodes that a list of artifacts needs, in topological order."""
 
     def __init__(self, targets: Iterable[Artifact[Any]]) -> None:
-        self.targets: list[str] = []
-        """Keys of the artifacts that were asked for."""
+        self.asked = list(targets)
+        """The artifacts that were asked for."""
+        self.targets = [target.key for target in self.asked]
+        """Their keys."""
         artifacts: dict[str, list[Artifact[Any]]] = {}
         dependencies: dict[str, dict[str, str]] = {}
         order: list[str] = []
-        for target in targets:
-            self.targets.append(target.key)
+        for target in self.asked:
             _visit(target, artifacts, dependencies, order)
+        names = _names(order, artifacts)
         self.nodes: dict[str, Node] = {
-            key: Node(key, artifacts[key][0], (), dependencies[key]) for key in order
+            key: Node(key, _with_resources(artifacts[key]), names[key], dependencies[key]) for key in order
         }
         """Nodes by key, dependencies before dependents."""
-        for key, names in _names(order, artifacts).items():
-            self.nodes[key] = replace(self.nodes[key], names=names)
 
     def dependents(self) -> dict[str, list[str]]:
         """Keys of the direct dependents of each node."""
@@ -93,20 +93,26 @@ class Graph:
         Raises:
             UsageError: when none or several fit; the message lists the names.
         """
-        exact = [node for node in self.nodes.values() if selector in node.names]
-        found = exact or [
-            node
-            for node in self.nodes.values()
-            if selector in (node.id, node.id.rpartition("/")[2])
-            or any(name.startswith(f"{selector}[") for name in node.names)
-            or (len(selector) >= 6 and node.key.startswith(selector))
-        ]
+        found = [node for node in self.nodes.values() if selector in node.names]
+        found = found or [node for node in self.nodes.values() if _answers_to(node, selector)]
         if len(found) == 1:
             return found[0]
-        known = ", ".join(name for node in self.nodes.values() for name in node.names)
         if not found:
+            known = ", ".join(name for node in self.nodes.values() for name in node.names)
             raise UsageError(f"no step is called {selector!r} here; there are: {known}")
-        raise UsageError(f"{selector!r} fits several steps: {', '.join(node.name for node in found)}; use one of these names")
+        several = ", ".join(node.name for node in found)
+        raise UsageError(f"{selector!r} fits several steps: {several}; use one of these names")
+
+
+def _answers_to(node: Node, selector: str) -> bool:
+    if len(selector) >= 6 and node.key.startswith(selector):
+        return True
+    declaration = node.artifact.declaration
+    return declaration is not None and selector in (
+        declaration.step.id,
+        declaration.step.id.rpartition("/")[2],
+        declaration.step.name,
+    )
 
 
 def _visit(
@@ -119,24 +125,26 @@ def _visit(
     stack: list[tuple[Artifact[Any], bool]] = [(target, False)]
     while stack:
         artifact, leaving = stack.pop()
-        key = artifact.key
         if leaving:
-            if key not in artifacts:
-                artifacts[key] = []
-                order.append(key)
-            if not any(artifact.label == other.label for other in artifacts[key]):
-                artifacts[key].append(artifact)
+            order.append(artifact.key)
             continue
-        if key in artifacts:
-            if not any(artifact.label == other.label for other in artifacts[key]):
-                artifacts[key].append(artifact)
-            continue
-        if key in dependencies:
-            raise UsageError(f"{artifact.name} needs itself; a step cannot be among its own inputs")
-        stack.append((artifact, True))
-        found = artifact_references(artifact)
-        dependencies[key] = {role: dependency.key for role, dependency in found}
-        stack.extend((dependency, False) for _, dependency in reversed(found))
+        seen = artifacts.setdefault(artifact.key, [])
+        if all((artifact.label, artifact.resources) != (other.label, other.resources) for other in seen):
+            seen.append(artifact)
+        if artifact.key not in dependencies:
+            stack.append((artifact, True))
+            found = artifact_references(artifact)
+            dependencies[artifact.key] = {role: dependency.key for role, dependency in found}
+            stack.extend((dependency, False) for _, dependency in reversed(found))
+
+
+def _with_resources(artifacts: list[Artifact[Any]]) -> Artifact[Any]:
+    """Of the artifacts of one key, the one whose resources were chosen with `using`, wherever it stands."""
+
+    def are_chosen(artifact: Artifact[Any]) -> bool:
+        return artifact.declaration is not None and artifact.resources != artifact.declaration.step.resources
+
+    return next(filter(are_chosen, artifacts), artifacts[0])
 
 
 def artifact_references(artifact: Artifact[Any]) -> list[tuple[str, Artifact[Any]]]:
@@ -146,15 +154,20 @@ def artifact_references(artifact: Artifact[Any]) -> list[tuple[str, Artifact[Any
     found: list[tuple[str, Artifact[Any]]] = []
     for name, value in artifact.declaration.arguments.items():
         for role, reference in references(value, name):
-            if isinstance(reference, Artifact):
-                found.append((role, reference))
-            elif isinstance(reference, File):
-                found.append((role, reference.artifact))
+            needed = _artifact_of(reference)
+            if needed is not None:
+                found.append((role, needed))
     return found
 
 
+def _artifact_of(reference: Reference) -> Artifact[Any] | None:
+    if isinstance(reference, File):
+        return reference.artifact
+    return cast("Artifact[Any]", reference) if isinstance(reference, Artifact) else None
+
+
 def _names(order: list[str], artifacts: Mapping[str, list[Artifact[Any]]]) -> dict[str, tuple[str, ...]]:
-    """Names by key. A name that two keys bear is shown as `name[key8]`; one that was given twice on purpose is refused."""
+    """Names by key. A name that two keys bear is shown as `name[key8]`; one that was given to both is refused."""
     bearers: dict[str, list[str]] = {}
     given: dict[str, str] = {}
     names: dict[str, list[str]] = {}
@@ -165,7 +178,10 @@ def _names(order: list[str], artifacts: Mapping[str, list[Artifact[Any]]]) -> di
             bearers.setdefault(name, []).append(key)
         for label in labelled:
             if given.setdefault(label, key) != key:
-                raise UsageError(f"two different steps are named {label!r}; give each a name of its own")
+                raise UsageError(
+                    f"two different artifacts are named {label!r} ({given[label][:8]} and {key[:8]}); "
+                    "give each a name of its own with .named(...)"
+                )
     return {
         key: tuple(
             name if len(bearers[name]) == 1 or given.get(name) == key else f"{name}[{key[:8]}]" for name in names[key]
@@ -177,35 +193,30 @@ def _names(order: list[str], artifacts: Mapping[str, list[Artifact[Any]]]) -> di
 def rebuild(graph: Graph, change: Callable[[Node, dict[str, Any]], dict[str, Any]]) -> list[Artifact[Any]]:
     """The targets declared again after `change(node, arguments)` has been applied to every node, dependencies first.
 
-    Nodes whose arguments stay as they were keep their artifact; descendants of a changed one are declared anew.
+    Nodes whose arguments stay as they were keep their artifact; descendants of a changed one are declared anew, also
+    where the keys stay, as under a change of a `Runtime` argument.
     """
-    rebuilt: dict[str, Artifact[Any]] = {}
-    for key, node in graph.nodes.items():
-        old = node.artifact
-        if old.declaration is None:
-            rebuilt[key] = old
-            continue
+    changed: dict[str, Artifact[Any]] = {}
 
-        def renew(reference: Reference) -> Any:
-            if isinstance(reference, Artifact):
-                return _relabelled(rebuilt[reference.key], reference)
-            if isinstance(reference, File):
-                artifact = _relabelled(rebuilt[reference.artifact.key], reference.artifact)
-                return reference if artifact is reference.artifact else File(artifact, reference.sub)
+    def renewed(reference: Reference) -> Any:
+        old = _artifact_of(reference)
+        if old is None or old.key not in changed:
             return reference
+        new = _labelled(changed[old.key], old)
+        return File(new, reference.sub) if isinstance(reference, File) else new
 
-        arguments = {name: transform(value, renew) for name, value in old.declaration.arguments.items()}
-        changed = change(node, arguments)
-        if all(changed[name] is value for name, value in old.declaration.arguments.items()):
-            rebuilt[key] = old
-        else:
-            new = old.declaration.step.declare(changed)
-            rebuilt[key] = _relabelled(new, old)
-    return [rebuilt[key] for key in graph.targets]
+    for key, node in graph.nodes.items():
+        declaration = node.artifact.declaration
+        if declaration is None:
+            continue
+        arguments = {name: transform(value, renewed) for name, value in declaration.arguments.items()}
+        arguments = change(node, arguments)
+        if any(arguments[name] is not value for name, value in declaration.arguments.items()):
+            changed[key] = declaration.step.declare(arguments)
+    return [renewed(target) for target in graph.asked]
 
 
-def _relabelled(new: Artifact[Any], old: Artifact[Any]) -> Artifact[Any]:
-    if new.key == old.key:
-        return old
+def _labelled(new: Artifact[Any], old: Artifact[Any]) -> Artifact[Any]:
+    """`new` under the name and with the resources of `old`."""
     renamed = new.named(old.label) if old.label is not None else new
     return renamed.using(old.resources)

@@ -1,7 +1,7 @@
 """The spec and the key of an artifact.
 
-`spec` is the canonical bytes of {schema, step, code, arguments}; `key` is sha256 of them. The format is described, with test vectors,
-in docs/keys.md.
+`spec` is the canonical bytes of {schema, step, code, arguments}; `key` is sha256 of them. The format is described, with
+test vectors, in docs/keys.md.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from marin_pipeline.core.canonical import MISSING, Tree, dumps, encode, marks_of, same
+from marin_pipeline.core.canonical import Tree, dumps, encode, is_absent, marks_of
+from marin_pipeline.core.errors import DeclarationError
 
 SCHEMA = 1
 
@@ -36,14 +37,19 @@ def arguments_tree(arguments: Mapping[str, Any], annotations: Mapping[str, Any])
     tree: dict[str, Tree] = {}
     for name, value in arguments.items():
         marks = marks_of(annotations.get(name))
-        if marks.runtime or (marks.absent is not MISSING and same(value, marks.absent)):
-            continue
-        tree[name] = encode(value, name)
+        if not marks.runtime and not is_absent(value, marks):
+            tree[name] = encode(value, name)
     return tree
 
 
 def chain_tree(chain: Chain, step: int) -> Tree:
-    """The canonical tree that stands for the arguments of the state at `step` of a chain."""
+    """The canonical tree that stands for the arguments of the state at `step` of a chain.
+
+    Raises:
+        DeclarationError: when the step is no number of steps, or the recipe holds what cannot be keyed.
+    """
+    if type(step) is not int or step < 0:
+        raise DeclarationError(f"the chain's step is {step!r}; it must be an int from 0 on")
     return {
         "initial": encode(chain.initial, "initial"),
         "recipe": encode(chain.recipe(step), "recipe"),

@@ -19,4 +19,5 @@ class Resources:
     """The step uses jax: it gets a process of its own, which ends with it."""
 
     retries: int = 2
-    """How often an attempt that the machine lost (a killed worker, a preemption) is made again. The step's own errors are not retried."""
+    """How often an attempt that the machine lost (a killed worker, a preemption) is made again. The step's own errors
+    are not retried."""

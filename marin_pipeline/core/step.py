@@ -1,6 +1,6 @@
 """The `@step` decorator: a typed function becomes a declaration of what it makes.
 
-Calling a step without a context checks the arguments, computes the key and returns an inert `Artifact`; nothing runs and nothing is
+Calling a step checks the arguments, computes the key and returns an inert `Artifact`; nothing runs and nothing is
 placed. The function itself stays at `.fn`.
 """
 
@@ -13,14 +13,14 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
 from marin_pipeline.core import projects, source
-from marin_pipeline.core.arguments import check, classes_in
+from marin_pipeline.core.arguments import check, checked_annotations, classes_in
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.canonical import Tree, annotations_of
+from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.context import Context
-from marin_pipeline.core.errors import DeclarationError
+from marin_pipeline.core.errors import DeclarationError, InputError
 from marin_pipeline.core.key import Chain, arguments_tree, chain_tree, key_of, spec_bytes
 from marin_pipeline.core.resources import Resources
 
@@ -30,7 +30,7 @@ R = TypeVar("R")
 Exactness = Literal["bitwise", "logical", "tolerance"]
 """What a second run must equal: all bytes; the logical digest that the value carries; metrics within bounds."""
 
-_ID = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
 class Step(Generic[P, R]):
@@ -47,47 +47,72 @@ class Step(Generic[P, R]):
         uses: tuple[Any, ...] = (),
         chain: Callable[[Mapping[str, Any]], Chain] | None = None,
     ) -> None:
+        _refuse_unfindable(fn)
         functools.update_wrapper(self, fn)
         self.fn = fn
+        self.file = _file_of_function(fn)
         self.version = version
         self.resources = resources or Resources()
-        self.exact = exact
+        self.exact: Exactness | Callable[[Mapping[str, Any]], Exactness] = exact
+        if not callable(exact) and exact not in get_args(Exactness):
+            raise DeclarationError(f"{self.where}: exact={exact!r} must be one of {', '.join(get_args(Exactness))}")
         self.chain = chain
-        self.uses = uses
-        if not inspect.isfunction(fn):
-            raise DeclarationError(f"@step needs a plain function, got {fn!r}")
-        if "<locals>" in fn.__qualname__ or "." in fn.__qualname__:
-            raise DeclarationError(
-                f"{fn.__qualname__}: a step is a function at the top level of a file, so that other processes can find it; move it there"
-            )
-        self.file = Path(inspect.getsourcefile(fn) or fn.__code__.co_filename).absolute()
-        parameters = list(inspect.signature(fn).parameters.values())
-        if not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD):
-            raise DeclarationError(f"{self.where}: the first parameter of a step is its context; write `def {fn.__name__}(ctx: Context, ...)`")
-        for parameter in parameters[1:]:
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise DeclarationError(f"{self.where}: *{parameter.name} hides what the step takes; name each parameter")
-            if parameter.annotation is parameter.empty:
-                raise DeclarationError(f"{self.where}: the parameter {parameter.name!r} has no annotation; a key is typed by them")
-        self.signature = inspect.Signature(parameters[1:])
+        self.uses = tuple(self._used(use) for use in uses)
+        self.signature = self._signature()
+        """Parameters without the context."""
         self.id = self._identity(id)
+
+    def _signature(self) -> inspect.Signature:
+        signature = inspect.signature(self.fn)
+        name = self.fn.__name__
+        parameters = list(signature.parameters.values())
+        if not parameters or not _is_context(parameters.pop(0)):
+            raise DeclarationError(
+                f"{self.where}: the first parameter of a step is its context; write `def {name}(ctx: Context, ...)`"
+            )
+        for parameter in parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+                raise DeclarationError(
+                    f"{self.where}: {stars}{parameter.name} hides what the step takes; name each parameter"
+                )
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise DeclarationError(f"{self.where}: {parameter.name!r} is passed by name; move the '/' before it")
+            if parameter.annotation is parameter.empty:
+                raise DeclarationError(
+                    f"{self.where}: the parameter {parameter.name!r} has no annotation; a key is typed by them, "
+                    f"write `{parameter.name}: int` or whatever it is"
+                )
+        if signature.return_annotation is signature.empty:
+            raise DeclarationError(
+                f"{self.where}: what it returns has no annotation; write `def {name}(...) -> int:`, or `-> None:`"
+            )
+        return inspect.Signature(parameters)
+
+    def _used(self, use: Any) -> Any:
+        use = use.fn if isinstance(use, Step) else use
+        if inspect.isfunction(use) or inspect.isclass(use) or inspect.ismodule(use):
+            return use
+        raise DeclarationError(f"{self.where}: uses={use!r}: name functions, classes or modules with source")
 
     def _identity(self, given: str | None) -> str:
         if self.version is None:
             if given is not None:
-                raise DeclarationError(f"{self.where}: id={given!r} needs a version; a step without one is named by its file")
+                raise DeclarationError(
+                    f"{self.where}: id={given!r} needs a version; a step without one is named by its file"
+                )
             return f"{projects.module_id(self.file)}.{self.fn.__qualname__}"
-        if isinstance(self.version, bool) or not isinstance(self.version, int) or self.version < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if type(self.version) is not int or self.version < 1:
             raise DeclarationError(f"{self.where}: version={self.version!r} must be an int from 1 on")
         project = projects.project_name(self.file)
         if project is None:
             raise DeclarationError(
-                f"{self.where}: a step with a version is named after its project, and no pyproject.toml with a [project] name lies above "
-                f"{self.file.name}; add one, or leave the version out"
+                f"{self.where}: a step with a version is named after its project, and no pyproject.toml with a "
+                f"[project] name lies above {self.file.name}; add one, or leave the version out"
             )
         name = given or self.fn.__name__
         if not _ID.fullmatch(name):
-            raise DeclarationError(f"{self.where}: id={name!r} may hold letters, digits, '_', '-', '.' and '/'")
+            raise DeclarationError(f"{self.where}: id={name!r} may hold letters, digits, '_', '-', '.' and '/' between")
         return f"{project}/{name}"
 
     @property
@@ -102,15 +127,28 @@ class Step(Generic[P, R]):
 
     @functools.cached_property
     def annotations(self) -> Mapping[str, Any]:
-        """Resolved annotations of the parameters and of the returned value, marks kept."""
-        return annotations_of(self.fn)
+        """Resolved annotations of the parameters and of the returned value, marks kept.
+
+        Raises:
+            DeclarationError: for one that names nothing, or whose marks are misplaced.
+        """
+        try:
+            return checked_annotations(self.fn)
+        except DeclarationError as error:
+            raise DeclarationError(f"{self.where}: {error}") from error
 
     @property
     def returns(self) -> Any:
         """Annotation of the returned value."""
-        return self.annotations.get("return", Any)
+        return self.annotations["return"]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Artifact[R]:
+        if any(isinstance(value, Context) for value in (*args, *kwargs.values())):
+            name = self.fn.__name__
+            raise DeclarationError(
+                f"{self.where}: calling a step declares it and takes no context; use {name}.fn(ctx, ...) to run the "
+                f"function itself, or {name}(...) without the context to declare"
+            )
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -124,15 +162,16 @@ class Step(Generic[P, R]):
 
         Raises:
             DeclarationError: naming the step and the argument that does not fit its annotation or cannot be keyed.
+            InputError: naming the step, when its chain or its source cannot be used.
         """
         try:
-            checked = {name: check(value, self.annotations.get(name, Any), name) for name, value in arguments.items()}
+            checked = {name: check(value, self.annotations[name], name) for name, value in arguments.items()}
             declaration = Declaration(self, checked)
-            return Artifact(declaration.key, declaration=declaration, kind=self.returns)
-        except DeclarationError as error:
+        except (DeclarationError, InputError) as error:
             if str(error).startswith(self.where):
                 raise
-            raise DeclarationError(f"{self.where}: {error}") from error
+            raise type(error)(f"{self.where}: {error}") from error
+        return Artifact(declaration.key, declaration=declaration, kind=self.returns)
 
     def __repr__(self) -> str:
         return f"<step {self.id}>"
@@ -171,26 +210,65 @@ class Declaration:
     @property
     def exact(self) -> Exactness:
         """What a second run must equal."""
-        return self.step.exact(self.arguments) if callable(self.step.exact) else self.step.exact
+        exact = self.step.exact
+        return exact(self.arguments) if callable(exact) else exact
 
 
 def code_of(step: Step[Any, Any], arguments: Mapping[str, Any]) -> source.CodeDigest:
     """Digest of what `step` reaches with these arguments, found from files."""
-    classes = {(file, kind.__qualname__) for kind in classes_in(list(arguments.values())) if (file := file_of(kind.__module__))}
-    uses = [(Path(inspect.getsourcefile(use) or ""), "" if isinstance(use, ModuleType) else use.__qualname__) for use in step.uses]
+    kinds = classes_in(list(arguments.values()))
+    classes = {(file, kind.__qualname__) for kind in kinds if (file := file_of(kind.__module__))}
+    uses = [
+        (Path(inspect.getsourcefile(use) or ""), "" if isinstance(use, ModuleType) else use.__qualname__)
+        for use in step.uses
+    ]
     return function_digest(step.fn, sorted(classes), uses)
 
 
-def function_digest(fn: Callable[..., Any], classes: list[tuple[Path, str]], uses: list[tuple[Path, str]]) -> source.CodeDigest:
+def function_digest(
+    fn: Callable[..., Any], classes: list[tuple[Path, str]], uses: list[tuple[Path, str]]
+) -> source.CodeDigest:
     """Digest of what a module-level function reaches."""
-    file = Path(inspect.getsourcefile(fn) or fn.__code__.co_filename).absolute()
     search = tuple(Path(entry or ".").absolute() for entry in sys.path)
-    return source.code_digest(file, fn.__qualname__, classes=classes, uses=uses, search=search)
+    return source.code_digest(_file_of_function(fn), fn.__qualname__, classes=classes, uses=uses, search=search)
 
 
 def file_of(module: str) -> Path | None:
+    """The file of a loaded module, unless it is third-party code."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return Path(file).absolute() if file and not projects.is_third_party(Path(file)) else None
+
+
+def _file_of_function(fn: Callable[..., Any]) -> Path:
+    """The file that defines a function: below its decorators, which may come from elsewhere."""
+    inner: Any = inspect.unwrap(fn)
+    return Path(inspect.getsourcefile(inner) or inner.__code__.co_filename).absolute()
+
+
+def _refuse_unfindable(fn: Any) -> None:
+    """Raise a `DeclarationError` for what is no function that another process could find, call and wait for."""
+    if not inspect.isfunction(fn):
+        raise DeclarationError(f"@step needs a plain function, got {type(fn).__name__} {fn!r}; put it on a `def`")
+    name = f"{fn.__qualname__} ({Path(fn.__code__.co_filename).name}:{fn.__code__.co_firstlineno})"
+    if fn.__name__ == "<lambda>":
+        raise DeclarationError(f"{name}: a lambda has no name to be found by; write a `def` at the top level of a file")
+    if "." in fn.__qualname__:
+        raise DeclarationError(
+            f"{name}: a step is a function at the top level of a file, where other processes find it; move it there"
+        )
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        raise DeclarationError(f"{name}: a step is no async function; write `def`, and call asyncio.run inside")
+    if inspect.isgeneratorfunction(fn):
+        raise DeclarationError(f"{name}: a step returns one value and does not yield; write files to ctx.out")
+
+
+def _is_context(parameter: inspect.Parameter) -> bool:
+    """Whether a step's first parameter can take the context; its annotation may still be text."""
+    if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+        return False
+    annotation = parameter.annotation
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return annotation is parameter.empty or name.strip("'\"").endswith("Context")
 
 
 @overload
@@ -205,17 +283,23 @@ def step(
     uses: tuple[Any, ...] = (),
     chain: Callable[[Mapping[str, Any]], Chain] | None = None,
 ) -> Callable[[Callable[Concatenate[Context, P], R]], Step[P, R]]: ...
-def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def step(
+    fn: Callable[Concatenate[Context, P], R] | None = None, /, **options: Any
+) -> Step[P, R] | Callable[[Callable[Concatenate[Context, P], R]], Step[P, R]]:
     """Declare a step.
 
     Args:
-        version: the author's promise: the key follows this number and the code is only recorded. Without one the key follows the source.
+        version: the author's promise: the key follows this number and the code is only recorded. Without one the key
+            follows the source.
         id: name within the project, for a step with a version; by default the function's.
         exact: what a second run must equal, or a function of the arguments that says so.
         resources: what it asks of the machine.
-        uses: functions, classes or modules that the code reaches in a way that cannot be seen in the source, such as a registry.
+        uses: functions, classes or modules that the code reaches in a way that its source does not show, such as a
+            registry.
         chain: for a state that is reached step by step: lowers the arguments to a `Chain`.
     """
-    if fn is not None:
-        return Step(fn)
-    return lambda function: Step(function, **options)
+
+    def declared(function: Callable[Concatenate[Context, P], R]) -> Step[P, R]:
+        return Step(function, **options)
+
+    return declared if fn is None else Step(fn)

@@ -1,24 +1,26 @@
-"""`name.argument.path=value` on the command line: an argument is replaced, its step and all descendants are declared again.
+"""`name.argument.path=value` on the command line: an argument is replaced, its step and all descendants declared again.
 
-The text is read by draccus for the annotation and checked against the annotation after it, since draccus is freer than a key may be
-(it reads the text `on` as True and `null` as None).
+The text is read by draccus and checked against the annotation, which has the last word: draccus reads the text `on` as
+True and `null` as None, and makes a number of True.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
-import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from marin_pipeline.core.arguments import check, describe
+from marin_pipeline.core.annotations import UNIONS, describe, substituted, type_arguments
+from marin_pipeline.core.arguments import check
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.canonical import Reference, annotations_of
+from marin_pipeline.core.canonical import Reference, annotations_of, children, is_mapping, is_record, is_sequence, plain
 from marin_pipeline.core.errors import DeclarationError, UsageError
 from marin_pipeline.core.graph import Graph, Node, rebuild
 
+_OVERRIDE = re.compile(r"(?P<name>[^.=]+)(?P<path>(?:\.[A-Za-z_]\w*|\[[^\]]+\])+)=(?P<value>.*)", re.DOTALL)
 _PART = re.compile(r"\.([A-Za-z_]\w*)|\[([^\]]+)\]")
 
 
@@ -41,12 +43,14 @@ class Override:
         Raises:
             UsageError: when it has another form.
         """
-        left, equals, value = text.partition("=")
-        name, dot, rest = left.partition(".")
-        parts = [part for found in _PART.findall(dot + rest) for part in found if part]
-        if not equals or not name or not parts or "".join(found.group(0) for found in _PART.finditer(dot + rest)) != dot + rest:
-            raise UsageError(f"{text!r}: an override is written name.argument=value, name.argument.field=value or name.argument[key]=value")
-        return cls(text, name, tuple(parts), value)
+        found = _OVERRIDE.fullmatch(text)
+        if found is None or not found["path"].startswith("."):
+            raise UsageError(
+                f"{text!r}: an override is written name.argument=value, name.argument.field=value or "
+                "name.argument[key]=value"
+            )
+        path = tuple(field or key for field, key in _PART.findall(found["path"]))
+        return cls(text, found["name"], path, found["value"])
 
 
 def apply(targets: Sequence[Artifact[Any]], overrides: Sequence[Override]) -> list[Artifact[Any]]:
@@ -72,8 +76,9 @@ def apply(targets: Sequence[Artifact[Any]], overrides: Sequence[Override]) -> li
 def _replace_argument(node: Node, arguments: dict[str, Any], override: Override) -> None:
     argument, *rest = override.path
     if argument not in arguments:
-        raise UsageError(f"{override.text!r}: {node.name} has no argument {argument!r}; it has {', '.join(arguments)}")
-    annotation = node.declaration.step.annotations.get(argument, Any)
+        known = ", ".join(arguments) or "none"
+        raise UsageError(f"{override.text!r}: {node.name} has no argument {argument!r}; it has {known}")
+    annotation = node.declaration.step.annotations[argument]
     where = f"{node.name}.{argument}"
     try:
         arguments[argument] = _replaced(arguments[argument], annotation, rest, override.value, where)
@@ -82,34 +87,54 @@ def _replace_argument(node: Node, arguments: dict[str, Any], override: Override)
 
 
 def _replaced(value: Any, annotation: Any, path: Sequence[str], text: str, where: str) -> Any:
+    """`value` with what stands at `path` replaced by what `text` says."""
+    if isinstance(value, Reference):
+        raise DeclarationError(
+            f"{where} is {value!r}; override the arguments of the step that makes it, or edit the experiment"
+        )
     if not path:
-        if isinstance(value, Reference):
-            raise DeclarationError(f"{where} is {value!r}; override the arguments of the step that makes it, or edit the experiment")
         return read(text, annotation, where)
     part, *rest = path
-    inner = f"{where}.{part}"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
+    if is_record(value):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
         if part not in names:
             raise DeclarationError(f"{where} has no field {part!r}; it has {', '.join(names)}")
-        hint = annotations_of(type(value)).get(part, Any)
-        return dataclasses.replace(value, **{part: _replaced(getattr(value, part), hint, rest, text, inner)})
-    arguments = typing.get_args(_plain(annotation))
-    if isinstance(value, Mapping):
-        return {**value, part: _replaced(value.get(part), arguments[1] if len(arguments) == 2 else Any, rest, text, inner)}
-    if isinstance(value, (list, tuple)):
-        if not part.isdigit() or int(part) >= len(value):
-            raise DeclarationError(f"{where} has {len(value)} items; {part!r} is none of them")
+        hint = substituted(annotations_of(type(value))[part], type_arguments(_member(annotation, value)))
+        new = _replaced(getattr(value, part), hint, rest, text, f"{where}.{part}")
+        try:
+            return dataclasses.replace(value, **{part: new})
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise DeclarationError(f"{where}: {error}") from error
+    hints = typing.get_args(_member(annotation, value))
+    if is_mapping(value):
+        if rest and part not in value:
+            raise DeclarationError(f"{where} has no entry {part!r}; it has {', '.join(value) or 'none'}")
+        hint = hints[1] if hints else Any
+        return {**value, part: _replaced(value.get(part), hint, rest, text, f"{where}[{part}]")}
+    if is_sequence(value):
+        if not part.isdecimal() or int(part) >= len(value):
+            raise DeclarationError(f"{where} has {len(value)} items, counted from 0; {part!r} is none of them")
+        index = int(part)
+        is_fixed = isinstance(value, tuple) and bool(hints) and hints[-1] is not Ellipsis and len(hints) == len(value)
+        hint = hints[index if is_fixed else 0] if hints else Any
         items = list(value)
-        items[int(part)] = _replaced(items[int(part)], arguments[0] if arguments else Any, rest, text, inner)
+        items[index] = _replaced(items[index], hint, rest, text, f"{where}[{part}]")
         return type(value)(items)
-    raise DeclarationError(f"{where} is {value!r} and has nothing inside to override")
+    raise DeclarationError(f"{where} is {value!r} and has nothing inside to override; give it a whole value")
 
 
-def _plain(annotation: Any) -> Any:
-    while typing.get_origin(annotation) is typing.Annotated:
-        annotation = annotation.__origin__
-    return annotation
+def _member(annotation: Any, value: Any) -> Any:
+    """Of a union, the member that `value` is one of; any other annotation as it is."""
+    annotation = plain(annotation)
+    if typing.get_origin(annotation) not in UNIONS:
+        return annotation
+    for member in typing.get_args(annotation):
+        try:
+            check(value, member, "")
+        except DeclarationError:
+            continue
+        return plain(member)
+    return Any
 
 
 def read(text: str, annotation: Any, where: str) -> Any:
@@ -118,23 +143,54 @@ def read(text: str, annotation: Any, where: str) -> Any:
     Raises:
         DeclarationError: when it does not fit the annotation.
     """
-    plain = _plain(annotation)
-    if plain is str:
-        return text
+    bare = plain(annotation)
+    choices = [plain(choice) for choice in (typing.get_args(bare) if typing.get_origin(bare) in UNIONS else (bare,))]
+    if choices == [str]:
+        return check(text, str, where)
+    named = _named_choice(text, choices)
+    if named is not None:
+        return named
     import draccus
+
+    parsed = _parse(text, where)
+    # What the annotation takes as it is needs no reading; of `int | str`, a text that reads as an int is one.
+    for candidate in (parsed, text) if str in choices else (parsed,):
+        try:
+            return check(candidate, bare, where)
+        except DeclarationError:
+            continue
+    expected = DeclarationError(f"{where}: expected {describe(bare)}, got {text!r}")
+    try:
+        decoded = draccus.decode(bare, parsed)
+    except Exception as error:  # draccus raises several kinds; the annotation says what was expected
+        raise expected from error
+    if _truths(parsed) != _truths(decoded):
+        raise expected
+    try:
+        return check(decoded, bare, where)
+    except DeclarationError as error:
+        raise expected if str(error).startswith(f"{where}: expected") else error from None
+
+
+def _named_choice(text: str, choices: Sequence[Any]) -> Any:
+    """A text of a `Literal` or the name of an enum's member: written as it is, whatever YAML makes of it."""
+    for choice in choices:
+        if typing.get_origin(choice) is typing.Literal and text in typing.get_args(choice):
+            return text
+        if isinstance(choice, type) and issubclass(choice, enum.Enum) and text in choice.__members__:
+            return choice.__members__[text]
+    return None
+
+
+def _parse(text: str, where: str) -> Any:
     from draccus import cfgparsing
 
     try:
-        parsed = cfgparsing.parse_string(text)
+        return cfgparsing.parse_string(text)
     except Exception as error:  # whatever the YAML reader raises, the text is what was wrong
         raise DeclarationError(f"{where}: cannot read {text!r} ({error})") from error
-    choices = typing.get_args(plain) if typing.get_origin(plain) in (typing.Union, types.UnionType) else (plain,)
-    if str in choices and not (parsed is None and type(None) in choices):
-        return check(parsed if isinstance(parsed, (int, float)) and len(choices) > 2 else text, annotation, where)
-    if plain is Any:
-        return check(parsed, annotation, where)
-    try:
-        decoded = draccus.decode(plain, parsed)  # pyright: ignore[reportArgumentType]
-    except Exception as error:  # draccus raises several kinds; the annotation says what was expected
-        raise DeclarationError(f"{where}: expected {describe(annotation)}, got {text!r}") from error
-    return check(decoded, annotation, where)
+
+
+def _truths(value: Any) -> int:
+    """How many booleans there are inside. When they get fewer, one was taken for a number or a text."""
+    return isinstance(value, bool) + sum(_truths(item) for _, item in children(value, ""))

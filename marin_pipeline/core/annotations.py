@@ -1,0 +1,54 @@
+"""What an annotation is made of: its parts, its type variables, and how a person would write it."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from marin_pipeline.core.canonical import plain
+
+UNIONS = (typing.Union, types.UnionType)
+"""What `typing.get_origin` gives for `int | None` and for `Optional[int]`."""
+
+
+def describe(annotation: Any) -> str:
+    """An annotation as a person would write it."""
+    annotation = plain(annotation)
+    if annotation is None or annotation is type(None):
+        return "None"
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in UNIONS:
+        return " | ".join(describe(arg) for arg in args)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(repr(arg) for arg in args)
+    if origin is not None:
+        name = getattr(origin, "__name__", str(origin))
+        return f"{name}[{', '.join('...' if arg is Ellipsis else describe(arg) for arg in args)}]"
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def parts_of(annotation: Any) -> Iterator[Any]:
+    """The annotations inside an annotation, at any depth."""
+    for part in typing.get_args(annotation):
+        if typing.get_origin(annotation) is not typing.Literal:
+            yield part
+            yield from parts_of(plain(part))
+
+
+def type_arguments(annotation: Any) -> Mapping[Any, Any]:
+    """What the type variables of a generic class stand for in `Box[int]`."""
+    variables = getattr(typing.get_origin(annotation), "__parameters__", ())
+    return dict(zip(variables, typing.get_args(annotation), strict=False))
+
+
+def substituted(annotation: Any, types_by_variable: Mapping[Any, Any]) -> Any:
+    """An annotation with its type variables replaced."""
+    if isinstance(annotation, typing.TypeVar):
+        return types_by_variable.get(annotation, annotation)
+    variables = () if isinstance(annotation, type) else getattr(annotation, "__parameters__", ())
+    if not any(variable in types_by_variable for variable in variables):
+        return annotation
+    generic: Any = annotation
+    return generic[tuple(types_by_variable.get(variable, variable) for variable in variables)]

@@ -1,0 +1,170 @@
+"""The graph: each node once, names that tell nodes apart, work that grows with the nodes and not with the paths."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from marin_pipeline import Artifact, Context, Resources, Runtime, step
+from marin_pipeline.core.errors import UsageError
+from marin_pipeline.core.graph import Graph, Node, rebuild
+
+
+@step(version=1)
+def count(ctx: Context, text: str, workers: Runtime[int] = 1) -> int:
+    return len(text)
+
+
+@step(version=1)
+def add(ctx: Context, left: Artifact[int], right: Artifact[int], times: int = 1) -> int:
+    return left.value + right.value
+
+
+@step(version=1)
+def gather(ctx: Context, parts: dict[str, list[Artifact[int]]]) -> int:
+    return 0
+
+
+def names(graph: Graph) -> list[str]:
+    return [name for node in graph.nodes.values() for name in node.names]
+
+
+def test_each_key_is_one_node_and_dependencies_come_first() -> None:
+    one, again, two = count(text="a"), count(text="a"), count(text="b")
+    total = add(left=one, right=add(left=again, right=two))
+    graph = Graph([total, two])
+    assert list(graph.nodes) == [one.key, two.key, add(left=one, right=two).key, total.key]
+    assert graph.targets == [total.key, two.key]
+    assert graph.nodes[total.key].dependencies == {"left": one.key, "right": add(left=one, right=two).key}
+    assert graph.dependents()[one.key] == [add(left=one, right=two).key, total.key]
+    assert graph.ancestors([two.key]) == {two.key}
+    assert graph.ancestors([total.key]) == set(graph.nodes)
+
+
+def test_dependencies_are_found_at_any_depth_files_included() -> None:
+    one, two = count(text="a"), count(text="b")
+    made = gather(parts={"x": [one, one], "y": [two]})
+    node = Graph([made]).nodes[made.key]
+    assert node.dependencies == {"parts[x][0]": one.key, "parts[x][1]": one.key, "parts[y][0]": two.key}
+    assert node.depends_on == [one.key, two.key]
+
+
+def layers(depth: int) -> Artifact[int]:
+    made = count(text="a")
+    for _ in range(depth):
+        made = add(left=made, right=made)
+    return made
+
+
+def test_a_diamond_of_a_billion_paths_is_walked_node_by_node() -> None:
+    graph = Graph([layers(30)])
+    assert len(graph.nodes) == 31
+    assert (
+        len(rebuild(graph, lambda node, arguments: {**arguments, "times": 2} if "times" in arguments else arguments))
+        == 1
+    )
+
+
+def test_a_chain_of_five_thousand_is_planned_without_recursion_in_linear_time() -> None:
+    assert sys.getrecursionlimit() < 5000
+
+    def seconds(depth: int) -> float:
+        started = time.process_time()
+        assert len(Graph([layers(depth)]).nodes) == depth + 1
+        return time.process_time() - started
+
+    seconds(100)
+    short, long = min(seconds(1000) for _ in range(3)), seconds(5000)
+    assert long < 20 * short, (short, long)
+    graph = Graph([layers(5000)])
+    (moved,) = rebuild(graph, lambda node, arguments: {**arguments, "text": "b"} if "text" in arguments else arguments)
+    assert len(Graph([moved]).nodes) == 5001
+
+
+def test_one_artifact_may_bear_several_names() -> None:
+    made = count(text="a")
+    graph = Graph([made.named("first"), made, made.named("second/again")])
+    assert [node.names for node in graph.nodes.values()] == [("first", "second/again")]
+    assert graph.select("second/again") is graph.select("first")
+
+
+def test_two_keys_under_one_default_name_are_told_apart() -> None:
+    one, two = count(text="a"), count(text="b")
+    assert names(Graph([one, two])) == [f"count[{one.key[:8]}]", f"count[{two.key[:8]}]"]
+    assert names(Graph([one.named("mine"), two])) == ["mine", "count"]
+    assert names(Graph([one.named("count"), two])) == ["count", f"count[{two.key[:8]}]"]
+
+
+def test_one_given_name_for_two_keys_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"two different artifacts are named 'x' \(.*\); give each a name of its own"):
+        Graph([count(text="a").named("x"), count(text="b").named("x")])
+
+
+def test_chosen_resources_hold_wherever_the_artifact_was_given_them() -> None:
+    made = count(text="a")
+    for targets in ([made, made.using(Resources(cpus=8))], [made.using(Resources(cpus=8)), made]):
+        assert Graph(targets).nodes[made.key].artifact.resources.cpus == 8
+
+
+def test_a_node_is_selected_by_name_id_or_key() -> None:
+    one, two = count(text="a"), count(text="b").named("other")
+    total = add(left=one, right=two)
+    graph = Graph([total])
+    for selector in ("add", "marin_pipeline/add", total.key, total.key[:6]):
+        assert graph.select(selector).key == total.key
+    assert graph.select("count").key == one.key
+    with pytest.raises(UsageError, match=r"no step is called 'missing' here; there are: count, other, add"):
+        graph.select("missing")
+    with pytest.raises(UsageError, match="no step is called"):
+        graph.select(total.key[:5])
+    same = Graph([one, count(text="c")])
+    with pytest.raises(UsageError, match=rf"'count' fits several steps: count\[{one.key[:8]}\]"):
+        same.select("count")
+    assert same.select(f"count[{one.key[:8]}]").key == one.key
+
+
+def test_a_loaded_artifact_is_a_leaf() -> None:
+    loaded = Artifact[Any]("0" * 64, name="loaded")
+    graph = Graph([add(left=loaded, right=count(text="a"))])
+    assert graph.select("add").dependencies["left"] == loaded.key
+    with pytest.raises(UsageError, match="was loaded from a store"):
+        _ = graph.select("loaded").declaration
+
+
+def replaced(name: str, value: Any) -> Any:
+    def change(node: Node, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {**arguments, name: value} if name in arguments else arguments
+
+    return change
+
+
+def test_rebuilding_moves_descendants_and_nothing_else() -> None:
+    one = count(text="a").named("one").using(Resources(cpus=2))
+    kept = add(left=count(text="b"), right=count(text="b"))
+    total = add(left=one, right=kept).named("total")
+    (new,) = rebuild(
+        Graph([total]), lambda node, arguments: {**arguments, "text": "c"} if node.name == "one" else arguments
+    )
+    graph = Graph([new])
+    assert new.key == add(left=count(text="c"), right=kept).key
+    assert graph.select("one").artifact.resources.cpus == 2
+    assert graph.nodes[kept.key].artifact is kept
+    assert new.name == "total"
+
+
+def test_a_change_of_a_runtime_argument_reaches_the_run_and_leaves_keys() -> None:
+    total = add(left=count(text="a"), right=count(text="b"))
+    (new,) = rebuild(Graph([total]), replaced("workers", 7))
+    assert new.key == total.key
+    counted = Graph([new]).nodes[count(text="a").key]
+    assert counted.declaration.arguments["workers"] == 7
+
+
+def test_every_name_of_a_target_survives_rebuilding() -> None:
+    made = count(text="a")
+    new = rebuild(Graph([made.named("x"), made.named("y")]), replaced("text", "z"))
+    assert [artifact.name for artifact in new] == ["x", "y"]
+    assert {artifact.key for artifact in new} == {count(text="z").key}
