@@ -1,8 +1,8 @@
 """The quick start: a corpus curated, a tokenizer and a small language model trained on it, and its held-out bits per byte, in minutes.
 
-    python experiments/quickstart.py                             the documentation that the installed packages carry
-    python experiments/quickstart.py --documents my/texts        your own text: jsonl, parquet, text files, or a folder of them
-    python experiments/quickstart.py train.steps=30              any argument of any step
+python experiments/quickstart.py                             the documentation that the installed packages carry
+python experiments/quickstart.py --documents my/texts        your own text: jsonl, parquet, text files, or a folder of them
+python experiments/quickstart.py train.steps=30              any argument of any step
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,9 @@ from steps.train_tokenizer import train_tokenizer
 PACKAGES = ("numpy", "jax", "optax", "pandas", "datasets", "pyarrow")
 
 # Documentation is short, and full of symbols and code: the bounds that were set for web pages would leave a third of it.
-RULES = QualityRules(min_words=5, min_alphabetic_words=0.5, min_stop_words=None, min_sentences=None, max_curly_brackets=None)
+RULES = QualityRules(
+    min_words=5, min_alphabetic_words=0.5, min_stop_words=None, min_sentences=None, max_curly_brackets=None
+)
 
 PROMPTS = ("Return the", "Parameters\n")
 
@@ -80,13 +82,24 @@ def report(done: Mapping[str, Artifact[Any]]) -> None:
     from marin_pipeline.lab import tables
 
     console = Console(highlight=False)
-    names = ("corpus", "split/train", "split/held-out", "dedupe/train", "dedupe/held-out", "filter/train", "filter/held-out", "tokens")
+    names = (
+        "corpus",
+        "split/train",
+        "split/held-out",
+        "dedupe/train",
+        "dedupe/held-out",
+        "filter/train",
+        "filter/held-out",
+        "tokens",
+    )
     console.print(tables.funnel({name: done[name].value for name in names}))
     console.print(tables.curve((done["train"] / "metrics.jsonl").read_text()))
     simple = done["baselines"].value
     ngrams = {f"{each.order}-gram" if each.order > 1 else "unigram": each.scores for each in simple.ngrams}
     columns = {"model": done["evaluate"].value, **ngrams}
-    title = "Held-out bits per byte; n-grams of bytes are fitted on the training text, zstd sees the held-out text alone"
+    title = (
+        "Held-out bits per byte; n-grams of bytes are fitted on the training text, zstd sees the held-out text alone"
+    )
     console.print(tables.bits_per_byte(title, columns, {f"zstd -{simple.zstd.level}": simple.zstd.bits_per_byte}))
     for prompt, text in zip(PROMPTS, done["generate"].value, strict=True):
         console.print(f"{prompt!r} → {text!r}", markup=False)

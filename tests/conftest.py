@@ -50,7 +50,11 @@ def program(tmp_path: Path) -> Program:
     """Runs `python FILE ARGUMENTS` with a store under the test's own folder."""
 
     def run(
-        file: Path | str, *arguments: str, prefix: Path = tmp_path / "store", extra: Mapping[str, str] | None = None, python: tuple[str, ...] = ()
+        file: Path | str,
+        *arguments: str,
+        prefix: Path = tmp_path / "store",
+        extra: Mapping[str, str] | None = None,
+        python: tuple[str, ...] = (),
     ) -> Ran:
         done = subprocess.run(
             [sys.executable, *python, str(file), *arguments],

@@ -65,7 +65,13 @@ def bits_per_byte(title: str, columns: Mapping[str, Scores], overall: Mapping[st
     table.add_section()
     cells = [f"{scores.overall.bits_per_byte:.3f}" for scores in columns.values()]
     whole = first.overall
-    table.add_row("all", f"{whole.documents:,}", f"{whole.bytes / 1e3:.1f}", *cells, *(f"{value:.3f}" for value in overall.values()))
+    table.add_row(
+        "all",
+        f"{whole.documents:,}",
+        f"{whole.bytes / 1e3:.1f}",
+        *cells,
+        *(f"{value:.3f}" for value in overall.values()),
+    )
     return table
 
 

@@ -5,13 +5,12 @@ The attempt writes below its own folder only and commits nothing: that is the dr
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -24,7 +23,7 @@ from marin_pipeline.run.fingerprint import fingerprint
 from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import VALUE, build_manifest
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.objects import FULL, DiskFull, ObjectStore, put
 
 ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/")
 
@@ -56,6 +55,8 @@ class Failed:
     """Of the step's own code; empty for an error whose message says it all."""
     again: bool = False
     """Whether another attempt may succeed."""
+    full: bool = False
+    """The disk was full: what the attempt wrote is only in the way."""
 
     def tree(self) -> dict[str, Any]:
         """As JSON values."""
@@ -105,7 +106,7 @@ def run_attempt(
     manifest = build_manifest(objects, context.out, f"{attempt}/out", context.adopted)
     objects.publish(context.records, f"{attempt}/records")
     data = manifest.dumps()
-    if not objects.create(layout.manifest(task.id, task.key, task.attempt), data):
+    if put(objects, layout.manifest(task.id, task.key, task.attempt), data).data != data:
         raise StoreError(f"{objects.url}/{attempt}: another attempt has this name; run again")
     logical = getattr(value, "logical_digest", None)
     return Finished(
@@ -121,9 +122,11 @@ def run_attempt(
 def describe_failure(error: BaseException, task: Task) -> Failed:
     """Why `error` ended a task, classed, with the step's own traceback."""
     if isinstance(error, ShardFailed):
-        return Failed(error.failed.kind, str(error), error.failed.traceback, error.failed.again)
+        return replace(error.failed, message=str(error))
     if isinstance(error, Stopped):
         return Failed("stopped", str(error), "")
+    if isinstance(error, DiskFull):
+        return Failed("infrastructure", str(error), "", full=True)
     if isinstance(error, StoreError):
         return Failed("infrastructure", str(error), "")
     if isinstance(error, DeclarationError):
@@ -131,18 +134,31 @@ def describe_failure(error: BaseException, task: Task) -> Failed:
     if isinstance(error, MarinError):
         return Failed("user", str(error), "")
     if isinstance(error, MemoryError):
-        return Failed("memory", "ran out of memory; give it less at once, or a machine with more", _own_traceback(error))
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        place = error.filename or task.prefix
         return Failed(
-            "infrastructure",
-            f"{place}: the disk is full; free some space there, or choose another prefix with --prefix, and run again",
-            "",
+            "memory", "ran out of memory; give it less at once, or a machine with more", _own_traceback(error)
         )
+    full = _disk_full(error)
+    if full is not None:
+        place = getattr(full, "filename", None) or f"{task.prefix}/{layout.attempt(task.id, task.key, task.attempt)}"
+        remedy = "free some space there, or choose another prefix with --prefix, and run again"
+        return Failed("infrastructure", f"{place}: the disk is full; {remedy}", "", full=True)
     if isinstance(error, SystemExit):
         return Failed("user", f"the step called exit({error.code!r}); raise an error instead", _own_traceback(error))
-    shown = "".join(traceback.format_exception_only(error)).strip()
-    return Failed("user", shown, _own_traceback(error))
+    return Failed("user", _text(error).strip(), _own_traceback(error))
+
+
+def _disk_full(error: BaseException) -> BaseException | None:
+    """What says that there was no room, among an error and its causes; libraries in C say it in words only."""
+    found: BaseException | None = error
+    while found is not None:
+        if (isinstance(found, OSError) and found.errno in FULL) or "No space left on device" in _text(found):
+            return found
+        found = found.__cause__ or found.__context__
+    return None
+
+
+def _text(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error))
 
 
 def _own_traceback(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """States that are reached step by step: a longer run goes on from the nearest committed state of the same recipe.
 
-Every committed state leaves an entry in its chain's folder, named by its absolute step and its key. A state is a start for another run when
-its key is that run's own recipe restricted to as many steps, its inputs were the same bytes and its code the same.
+Every committed state leaves an entry in its chain's folder, named by its absolute step and its key. A state is a start
+for another run when its key is that run's own recipe restricted to as many steps, its inputs were the same bytes and
+its code the same.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def nearest_state(objects: ObjectStore, declaration: Declaration, task: Task) ->
     initial = chain_of(declaration)
     if initial is None or declaration.chain is None:
         return None
-    entries = [(int(found[1]), found[2]) for name in objects.names(layout.chain(initial)) if (found := _ENTRY.fullmatch(name))]
+    entries = [
+        (int(found[1]), found[2]) for name in objects.names(layout.chain(initial)) if (found := _ENTRY.fullmatch(name))
+    ]
     references = References(objects, task.inputs)
     for step, short in sorted(entries, reverse=True):
         if step >= declaration.chain.step:
@@ -52,7 +55,8 @@ def nearest_state(objects: ObjectStore, declaration: Declaration, task: Task) ->
         if commit is None or not (commit.code == task.code or is_accepted(objects, task.id, key, task.code)):
             continue
         same_inputs = all(
-            record.key not in task.inputs or record.output == references.output(record.key).digest for record in commit.inputs.values()
+            record.key not in task.inputs or record.output == references.output(record.key).digest
+            for record in commit.inputs.values()
         )
         if same_inputs:
             return step, CommittedOutput(objects, task.id, key, commit)

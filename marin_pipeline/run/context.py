@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from marin_pipeline.core.artifact import Artifact, Output, content_digest, relative_path
 from marin_pipeline.core.canonical import annotations_of
+from marin_pipeline.core.context import ShardResult
 from marin_pipeline.core.errors import DeclarationError, InputError, Stopped, StoreError
 from marin_pipeline.core.step import Declaration
 from marin_pipeline.run.chains import nearest_state
@@ -78,9 +79,11 @@ class RunContext:
             results.append(result)
         return results
 
-    def adopt(self, result: StoredShard[Any], path: str, as_path: str | None = None) -> None:
+    def adopt(self, result: ShardResult[Any], path: str, as_path: str | None = None) -> None:
         """Make a file of a shard a file of the output, under `as_path`, without copying it."""
         target = relative_path(as_path or path)
+        if not isinstance(result, StoredShard):
+            raise InputError(f"ctx.adopt: {result!r} is not what ctx.map returned")
         if path not in result.entries:
             raise InputError(f"ctx.adopt: the shard has no file {path!r}; it has {', '.join(result.files) or 'none'}")
         if target in self.adopted or target == VALUE:
@@ -98,7 +101,10 @@ class RunContext:
         if done < total and now - self._last_report < PROGRESS_INTERVAL:
             return
         self._last_report = now
-        self._report({"event": "progress", "done": done, "total": total, "unit": unit, "figures": figures})
+        # Numbers of numpy and jax are made plain here, where the step's own line is in the traceback of what is no
+        # number.
+        plain = {name: float(value) for name, value in figures.items()}
+        self._report({"event": "progress", "done": int(done), "total": int(total), "unit": unit, "figures": plain})
 
     def log(self, message: str) -> None:
         """Write a line to the step's log."""
@@ -115,12 +121,15 @@ class RunContext:
 
 
 def test_context(folder: Path | str) -> RunContext:
-    """A context over a folder, for a step function's own unit test: `count_words.fn(test_context(tmp_path), text="a b")`.
+    """A context over a folder, for a step function's own unit test: `count_words.fn(test_context(tmp_path), text="a
+    b")`.
 
     What the function writes lies in the context's `.out`. `ctx.map` runs in this process.
     """
     objects = open_objects(str(folder))
-    task = Task("test", "step", Target("", "", "", False), str(folder), "test/step", "0" * 64, "test", {}, {}, work="work")
+    task = Task(
+        "test", "step", Target("", "", "", False), str(folder), "test/step", "0" * 64, "test", {}, {}, work="work"
+    )
 
     def run_here(tasks: Sequence[Task]) -> None:
         for each in tasks:
@@ -147,11 +156,11 @@ class _TestContext(RunContext):
             results.append(result)
         return results
 
-    def adopt(self, result: StoredShard[Any], path: str, as_path: str | None = None) -> None:
+    def adopt(self, result: ShardResult[Any], path: str, as_path: str | None = None) -> None:
         super().adopt(result, path, as_path)
         target = self.out / relative_path(as_path or path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(result.local(path).read_bytes())
+        target.write_bytes((result / path).read_bytes())
 
 
 class _FolderOutput:
@@ -161,9 +170,13 @@ class _FolderOutput:
         self._folder = folder
         self._value = value
         self.files: Mapping[str, Entry] = {
-            path: Entry(path, path, size, content_digest(file)) for path, file, size in files_below(folder) if path != VALUE
+            path: Entry(path, path, size, content_digest(file))
+            for path, file, size in files_below(folder)
+            if path != VALUE
         }
-        self.digest = hashlib.sha256(repr(sorted((entry.path, entry.sha256) for entry in self.files.values())).encode()).hexdigest()
+        self.digest = hashlib.sha256(
+            repr(sorted((entry.path, entry.sha256) for entry in self.files.values())).encode()
+        ).hexdigest()
         self.key = hashlib.sha256(f"{folder}{self.digest}".encode()).hexdigest()
 
     def value(self, annotation: Any) -> Any:
@@ -172,7 +185,9 @@ class _FolderOutput:
     def local(self, path: str) -> Path:
         found = self._folder / path
         if not found.exists():
-            raise InputError(f"{self._folder} has no file {path!r}; it has {', '.join(sorted(self.files)[:10]) or 'none'}")
+            raise InputError(
+                f"{self._folder} has no file {path!r}; it has {', '.join(sorted(self.files)[:10]) or 'none'}"
+            )
         return found
 
     def url(self, path: str) -> str:

@@ -6,7 +6,14 @@ from html import escape
 
 from marin_pipeline.run.plan import Plan
 
-_COLOURS = {"cached": "#d5e8d4", "run": "#dae8fc", "stale": "#ffe6cc", "drift": "#fff2cc", "leased": "#e1d5e7", "blocked": "#f8cecc"}
+_COLOURS = {
+    "cached": "#d5e8d4",
+    "run": "#dae8fc",
+    "stale": "#ffe6cc",
+    "drift": "#fff2cc",
+    "leased": "#e1d5e7",
+    "blocked": "#f8cecc",
+}
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 190, 44, 30, 46, 20
 
@@ -23,8 +30,15 @@ def mermaid(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+def _plain(text: str) -> str:
+    """Without the characters that XML cannot hold, such as the colours of a terminal in a failure's message."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def svg(plan: Plan) -> str:
     """The graph as SVG: each step below all that it needs."""
+    # 7 is a little more than the mean width of a letter of 12 px.
+    box = max(_WIDTH, 20 + 7 * max(len(planned.node.name) for planned in plan.nodes.values()))
     layer: dict[str, int] = {}
     for key, planned in plan.nodes.items():
         layer[key] = 1 + max((layer[each] for each in planned.node.depends_on), default=-1)
@@ -32,15 +46,16 @@ def svg(plan: Plan) -> str:
     for key, row in layer.items():
         rows.setdefault(row, []).append(key)
     widest = max(len(row) for row in rows.values())
-    total = widest * (_WIDTH + _GAP_X) - _GAP_X
+    total = widest * (box + _GAP_X) - _GAP_X
     place: dict[str, tuple[float, float]] = {}
     for row, keys in rows.items():
-        start = _MARGIN + (total - (len(keys) * (_WIDTH + _GAP_X) - _GAP_X)) / 2
+        start = _MARGIN + (total - (len(keys) * (box + _GAP_X) - _GAP_X)) / 2
         for index, key in enumerate(keys):
-            place[key] = (start + index * (_WIDTH + _GAP_X), _MARGIN + row * (_HEIGHT + _GAP_Y))
+            place[key] = (start + index * (box + _GAP_X), _MARGIN + row * (_HEIGHT + _GAP_Y))
     height = 2 * _MARGIN + len(rows) * (_HEIGHT + _GAP_Y) - _GAP_Y
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{total + 2 * _MARGIN}" height="{height}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{total + 2 * _MARGIN}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
         '<defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
         '<path d="M0 0 8 4 0 8z" fill="#666"/></marker></defs>',
     ]
@@ -49,15 +64,17 @@ def svg(plan: Plan) -> str:
         for dependency in planned.node.depends_on:
             from_x, from_y = place[dependency]
             lines.append(
-                f'<path d="M{from_x + _WIDTH / 2} {from_y + _HEIGHT} L{x + _WIDTH / 2} {y}" stroke="#666" fill="none" marker-end="url(#end)"/>'
+                f'<path d="M{from_x + box / 2} {from_y + _HEIGHT} L{x + box / 2} {y}" '
+                'stroke="#666" fill="none" marker-end="url(#end)"/>'
             )
     for key, planned in plan.nodes.items():
         x, y = place[key]
-        title = escape(f"{planned.node.id} {key} {planned.status} {planned.reason}".strip())
+        title = escape(_plain(f"{planned.node.id} {key} {planned.status} {planned.reason}".strip()))
         lines.append(
-            f'<g><title>{title}</title><rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="5" '
+            f'<g><title>{title}</title><rect x="{x}" y="{y}" width="{box}" height="{_HEIGHT}" rx="5" '
             f'fill="{_COLOURS[planned.status]}" stroke="#666"/>'
-            f'<text x="{x + _WIDTH / 2}" y="{y + 18}" text-anchor="middle">{escape(planned.node.name)}</text>'
-            f'<text x="{x + _WIDTH / 2}" y="{y + 34}" text-anchor="middle" fill="#666">{key[:8]} {planned.status}</text></g>'
+            f'<text x="{x + box / 2}" y="{y + 18}" text-anchor="middle">{escape(planned.node.name)}</text>'
+            f'<text x="{x + box / 2}" y="{y + 34}" text-anchor="middle" fill="#666">{key[:8]} {planned.status}</text>'
+            "</g>"
         )
     return "\n".join([*lines, "</svg>"])

@@ -5,17 +5,18 @@ The command line is a face on the same functions.
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, get_args, overload
 
 from marin_pipeline.core import projects
 from marin_pipeline.core.artifact import Artifact
@@ -28,6 +29,7 @@ from marin_pipeline.run.backends.local import LocalBackend
 from marin_pipeline.run.history import EarlierResults, RunRecord, now, owner, record_run, resolve
 from marin_pipeline.run.plan import CodePolicy, Plan, Policy, is_drifted, plan
 from marin_pipeline.run.scheduler import LEASE_LIFE, Notice, Scheduler, Settled
+from marin_pipeline.run.worker import is_worker
 from marin_pipeline.store.commit import Look, is_accepted, look, look_many
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
@@ -40,6 +42,14 @@ DEFAULT_PREFIX = "marin-store"
 def default_prefix() -> str:
     """`MARIN_PREFIX`, else `./marin-store`."""
     return os.environ.get("MARIN_PREFIX") or DEFAULT_PREFIX
+
+
+def _lease_life() -> float:
+    given = os.environ.get("MARIN_LEASE_SECONDS")
+    try:
+        return float(given) if given else LEASE_LIFE
+    except ValueError:
+        raise UsageError(f"MARIN_LEASE_SECONDS={given!r}: must be a number of seconds") from None
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,7 @@ class Options:
     """Steps at once, at most."""
     fail_fast: bool = False
     """Start nothing new after a failure."""
-    lease_life: float = field(default_factory=lambda: float(os.environ.get("MARIN_LEASE_SECONDS") or LEASE_LIFE))
+    lease_life: float = field(default_factory=_lease_life)
     """Seconds without a beat after which another run's lease is taken over."""
 
 
@@ -130,22 +140,28 @@ class Session:
         """
         if not targets:
             raise UsageError("nothing to run: main() was given no artifact")
+        options = _checked(options)
         graph = Graph(targets)
-        if options.until:
-            wanted = {graph.select(name).key for name in options.until}
-            graph = Graph([node.artifact for node in graph.nodes.values() if node.key in wanted])
         selected = frozenset(graph.select(name).key for name in options.only) if options.only else None
         force = frozenset(graph.select(name).key for name in options.force)
+        ends = [graph.select(name).key for name in options.until] or graph.targets
         if selected is not None:
-            needed = graph.ancestors(selected)
-            graph = Graph([node.artifact for node in graph.nodes.values() if node.key in needed])
+            within = graph.ancestors(ends)
+            ends = [key for key in selected if key in within]
+        part = _restricted(graph, ends)
+        for key in [*force, *(selected or ())]:
+            if key not in part.nodes:
+                name = graph.nodes[key].name
+                raise UsageError(f"{name} is asked for, and left out by --until or --only; leave one of them away")
         objects = open_objects(options.prefix or default_prefix())
         if options.backend not in ("local", "inline"):
             raise UsageError(f"--backend {options.backend}: there are local and inline")
         if options.backend == "local" and not objects.shared:
-            raise UsageError(f"--prefix {objects.url}: a store in memory is seen by this process only; add --backend inline")
+            raise UsageError(
+                f"--prefix {objects.url}: a store in memory is seen by this process only; add --backend inline"
+            )
         policy = Policy(force, options.code, selected)
-        return cls(graph, objects, policy, options, experiment, title or experiment)
+        return cls(part, objects, policy, options, experiment, title or experiment)
 
     def looks(self) -> dict[str, Look]:
         """One look at the store for the whole graph."""
@@ -154,14 +170,16 @@ class Session:
             each = found[node.key]
             code = node.declaration.code.digest
             if is_drifted(node, each) and is_accepted(self.objects, node.id, node.key, code):
-                found[node.key] = Look(each.number, each.commit, None, None, accepted=frozenset({code[:16]}))
+                found[node.key] = replace(each, accepted=frozenset({code[:16]}))
         return found
 
     def plan(self, looks: Mapping[str, Look] | None = None) -> Plan:
         """What would be done, and why."""
         return plan(self.graph, looks or self.looks(), self.policy, EarlierResults(self.objects, self.experiment))
 
-    def run(self, notify: Callable[[Notice], None] = lambda notice: None, looks: Mapping[str, Look] | None = None) -> RunResult:
+    def run(
+        self, notify: Callable[[Notice], None] = lambda notice: None, looks: Mapping[str, Look] | None = None
+    ) -> RunResult:
         """Run what is not done yet, and record the run.
 
         Raises:
@@ -171,7 +189,9 @@ class Session:
         looks = looks or self.looks()
         if any(each.commit is None for each in looks.values()):
             _check_writable(self.objects)
-        backend: Backend = InlineBackend(self.objects) if self.options.backend == "inline" else LocalBackend(self.options.max_parallel)
+        backend: Backend = (
+            InlineBackend(self.objects) if self.options.backend == "inline" else LocalBackend(self.options.max_parallel)
+        )
         scheduler = Scheduler(
             self.graph,
             self.objects,
@@ -193,10 +213,33 @@ class Session:
         try:
             record_run(self.objects, record)
         except MarinError:
-            # The outputs are committed or not, whatever becomes of this record; a failure that explains it has been told already.
+            # The outputs are committed or not, whatever becomes of this record; a failure that explains it has been
+            # told already.
             if result.ok:
                 raise
         return result
+
+
+def _checked(options: Options) -> Options:
+    for name in ("only", "until", "force"):
+        given = getattr(options, name)
+        options = replace(options, **{name: (given,) if isinstance(given, str) else tuple(given)})
+    if options.code not in get_args(CodePolicy):
+        raise UsageError(f"code={options.code!r}: there are {', '.join(get_args(CodePolicy))}")
+    if options.max_parallel is not None and options.max_parallel < 1:
+        raise UsageError(f"--max-parallel {options.max_parallel}: must be 1 or more")
+    if not options.lease_life > 0:
+        raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be more than 0")
+    return options
+
+
+def _restricted(graph: Graph, ends: Sequence[str]) -> Graph:
+    """The part of a graph that `ends` need. Its nodes keep the names that they have in the whole."""
+    needed = graph.ancestors(ends)
+    part = copy.copy(graph)
+    part.targets = list(ends)
+    part.nodes = {key: node for key, node in graph.nodes.items() if key in needed}
+    return part
 
 
 def _check_writable(objects: ObjectStore) -> None:
@@ -206,7 +249,7 @@ def _check_writable(objects: ObjectStore) -> None:
 
 
 @contextmanager
-def _interruptible(scheduler: Scheduler) -> Iterator[None]:
+def _interruptible(scheduler: Scheduler) -> Generator[None]:
     """Ctrl-C and SIGTERM ask the run to stop; the second one ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -263,16 +306,22 @@ def run(target: Artifact[Any] | Sequence[Artifact[Any]], /, **options: Any) -> A
     unknown = sorted(set(options) - set(Options.__dataclass_fields__))
     if unknown:
         raise UsageError(f"run(): no option {', '.join(unknown)}; there are {', '.join(Options.__dataclass_fields__)}")
+    if is_worker():
+        raise UsageError(
+            "run(...) was reached in a worker process: either a file calls it when it is imported "
+            '(put it under `if __name__ == "__main__":`), or a step calls it (take the artifact as an argument)'
+        )
     session = Session.open(targets, Options(**options), experiment_id())
     result = session.run()
     if not result.ok:
         raise RunFailed(result)
-    found = [result.bound(each.key) for each in targets]
+    found = [result.bound(each.key) if each.key in result.graph.nodes else each for each in targets]
     return found[0] if isinstance(target, Artifact) else found
 
 
 def load(selector: str, *, prefix: str | None = None) -> Artifact[Any]:
-    """The artifact that a name (`train`, `train@2`) or a prefix of a key (6 hex digits or more) stands for, with its output.
+    """The artifact that a name (`train`, `train@2`) or a prefix of a key (6 hex digits or more) stands for, with its
+    output.
 
     Raises:
         UsageError: when nothing, or more than one key, fits, or what fits has no output.
@@ -282,6 +331,8 @@ def load(selector: str, *, prefix: str | None = None) -> Artifact[Any]:
     found = look(objects, id, key)
     if found.commit is None:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no output in {objects.url}; run it first")
-    return Artifact(key, name=id.rpartition("/")[2].rpartition(".")[2].lower(), output=CommittedOutput(objects, id, key, found.commit))
-
-
+    return Artifact(
+        key,
+        name=id.rpartition("/")[2].rpartition(".")[2].lower(),
+        output=CommittedOutput(objects, id, key, found.commit),
+    )

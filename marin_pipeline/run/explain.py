@@ -12,7 +12,18 @@ from typing import Any, Literal
 from marin_pipeline.core.canonical import TAG, Tree, marks_of
 
 Kind = Literal[
-    "new", "argument", "code", "version", "input", "stale", "forced", "failed before", "invalidated", "missing object", "drift", "leased"
+    "new",
+    "argument",
+    "code",
+    "version",
+    "input",
+    "stale",
+    "forced",
+    "failed before",
+    "invalidated",
+    "missing object",
+    "drift",
+    "leased",
 ]
 
 
@@ -43,6 +54,8 @@ class Reason:
             return f"drift: code changed since it was made: {self.path}" if not self.text else self.text
         if self.kind == "leased":
             return f"at work elsewhere: {self.text}"
+        if self.kind == "missing object":
+            return self.text
         return f"{self.kind}: {self.text}" if self.text else self.kind
 
     def tree(self) -> Tree:

@@ -1,4 +1,6 @@
-"""What may change bytes without changing a key: versions, instruction set, chip, flags. Recorded with each commit, never in a key."""
+"""What may change bytes without changing a key: versions, instruction set, chip, flags. Recorded with each commit,
+never in a key.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from marin_pipeline.store.commit import Commit, look, read_commit
 from marin_pipeline.store.objects import ObjectStore
 
 _KEY16 = re.compile(r"[0-9a-f]{16}")
+_NUMBERED = re.compile(r"[0-9]+\.json")
 _SIMILAR = 50
 """How many earlier results of the same step are compared, at most."""
 
@@ -63,7 +65,13 @@ def record_run(objects: ObjectStore, record: RunRecord) -> None:
     """Keep a run, and what its names stand for where that has changed since the last one."""
     last = last_run(objects, record.experiment)
     before = last.steps if last else {}
-    if last and last.ok and record.ok and dict(before) == dict(record.steps) and set(record.statuses.values()) == {"cached"}:
+    if (
+        last
+        and last.ok
+        and record.ok
+        and dict(before) == dict(record.steps)
+        and set(record.statuses.values()) == {"cached"}
+    ):
         return
     for name, (id, key) in record.steps.items():
         if tuple(before.get(name, ())) != (id, key):
@@ -76,14 +84,27 @@ def _enter_name(objects: ObjectStore, owner: str, name: str, id: str, key: str) 
     """Append to what a name has stood for."""
     folder = layout.names(owner, name)
     while True:
-        numbers = [int(each.removesuffix(".json")) for each in objects.names(folder)]
-        latest = max(numbers, default=0)
-        if latest:
-            found = objects.read(f"{folder}/{latest}.json")
-            if found is not None and json.loads(found.data)["key"] == key:
-                return
+        latest = max(_numbers(objects, folder), default=0)
+        if latest and _read_name(objects, f"{folder}/{latest}.json") == (id, key):
+            return
         if objects.create(f"{folder}/{latest + 1}.json", dumps({"id": id, "key": key, "at": now()})):
             return
+
+
+def _numbers(objects: ObjectStore, folder: str) -> list[int]:
+    """Numbers of what a name has stood for, ascending."""
+    return sorted(int(each[:-5]) for each in objects.names(folder) if _NUMBERED.fullmatch(each))
+
+
+def _read_name(objects: ObjectStore, path: str) -> tuple[str, str] | None:
+    found = objects.read(path)
+    if found is None:
+        return None
+    try:
+        tree = json.loads(found.data)
+        return tree["id"], tree["key"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptOutput(f"{objects.url}/{path}: not what a name stands for ({error}); delete it") from error
 
 
 def last_run(objects: ObjectStore, experiment: str) -> RunRecord | None:
@@ -107,35 +128,47 @@ def _read_run(objects: ObjectStore, path: str) -> RunRecord | None:
 
 
 class EarlierResults:
-    """Finds the result that a new one is compared with: the one of its name in the last run, else the most alike of its step."""
+    """Finds the result that a new one is compared with: the one of its name in the last run, else the most alike of
+    its step.
+    """
 
     def __init__(self, objects: ObjectStore, experiment: str) -> None:
         self._objects = objects
         self._last = last_run(objects, experiment)
+        self._known: dict[tuple[str, str], tuple[Earlier, Mapping[str, Any]] | None] = {}
+        self._below: dict[str, list[str]] = {}
 
     def __call__(self, node: Node) -> Earlier | None:
         steps = self._last.steps if self._last else {}
         for name in node.names:
             if name in steps and steps[name][1] != node.key:
-                return self._read(*steps[name])
-        candidates = [each for each in self._objects.names(f"steps/{node.id}") if each != node.key[: layout.SHORT]]
-        found = [result for each in candidates[:_SIMILAR] if (result := self._read(node.id, each)) and result.commit]
+                known = self._read(*steps[name])
+                return known and known[0]
+        if node.id not in self._below:
+            self._below[node.id] = [each for each in self._objects.names(f"steps/{node.id}") if _KEY16.fullmatch(each)]
+        others = [each for each in self._below[node.id][: _SIMILAR + 1] if each != node.key[: layout.SHORT]]
+        found = [known for each in others if (known := self._read(node.id, each)) and known[0].commit]
         mine = json.loads(node.declaration.spec)["arguments"]
-        return max(found, key=lambda result: (self._alike(result, mine), result.key), default=None)
 
-    def _read(self, id: str, key: str) -> Earlier | None:
-        found = self._objects.read(layout.spec(id, key))
-        if found is None:
-            return None
-        spec = json.loads(found.data)
-        number = look(self._objects, id, key).number
-        commit = _any_commit(self._objects, id, key, number)
-        return Earlier(key, commit, spec["step"], spec["code"].get("version"))
+        def alike(known: tuple[Earlier, Mapping[str, Any]]) -> tuple[int, str]:
+            return sum(1 for name, tree in mine.items() if known[1].get(name) == tree), known[0].key
 
-    def _alike(self, result: Earlier, mine: Mapping[str, Any]) -> int:
-        found = self._objects.read(layout.spec(result.step, result.key))
-        theirs = json.loads(found.data)["arguments"] if found else {}
-        return sum(1 for name, tree in mine.items() if theirs.get(name) == tree)
+        return max(found, key=alike)[0] if found else None
+
+    def _read(self, id: str, key: str) -> tuple[Earlier, Mapping[str, Any]] | None:
+        """An earlier result and its arguments; None for what cannot be compared with, a damaged record among it."""
+        if (id, key) not in self._known:
+            self._known[id, key] = None
+            found = self._objects.read(layout.spec(id, key))
+            # Here a damaged record costs an explanation only; the run itself tells of it when it needs it.
+            with suppress(CorruptOutput, ValueError, KeyError, TypeError, AttributeError):
+                if found is not None:
+                    spec = json.loads(found.data)
+                    number = look(self._objects, id, key).number
+                    commit = _any_commit(self._objects, id, key, number)
+                    earlier = Earlier(key, commit, spec["step"], spec["code"].get("version"))
+                    self._known[id, key] = earlier, spec["arguments"]
+        return self._known[id, key]
 
 
 def _any_commit(objects: ObjectStore, id: str, key: str, number: int) -> Commit | None:
@@ -146,9 +179,16 @@ def find_keys(objects: ObjectStore, prefix: str, folder: str = "steps") -> Itera
     """Step's id and full key of every key in the store that begins with `prefix`."""
     for name in objects.names(folder):
         path = f"{folder}/{name}"
+        if _KEY16.fullmatch(name) and not name.startswith(prefix[: layout.SHORT]):
+            continue
         found = objects.read(f"{path}/spec.json") if _KEY16.fullmatch(name) else None
         if found is not None:
             key = hashlib.sha256(found.data).hexdigest()
+            if not key.startswith(name):
+                remedy = "delete it; the next run of the step writes it again"
+                raise CorruptOutput(
+                    f"{objects.url}/{path}/spec.json: its bytes are not those of the key {name}; {remedy}"
+                )
             if key.startswith(prefix):
                 yield folder.removeprefix("steps/"), key
         elif not _KEY16.fullmatch(name):
@@ -164,20 +204,21 @@ def resolve(objects: ObjectStore, selector: str) -> tuple[str, str]:
     name, _, number = selector.partition("@")
     for holder, short in ((owner(), name), name.partition("/")[::2] if "/" in name else ("", "")):
         folder = layout.names(holder, short)
-        numbers = sorted(int(each.removesuffix(".json")) for each in objects.names(folder)) if holder and short else []
+        numbers = _numbers(objects, folder) if holder and short else []
         if numbers:
             if number and (not number.isdigit() or int(number) not in numbers):
                 raise UsageError(f"{selector!r}: {name} has the numbers {numbers[0]} to {numbers[-1]}")
-            found = objects.read(f"{folder}/{number or numbers[-1]}.json")
+            found = _read_name(objects, f"{folder}/{number or numbers[-1]}.json")
             if found is not None:
-                tree = json.loads(found.data)
-                return tree["id"], tree["key"]
+                return found
     if re.fullmatch(r"[0-9a-f]{6,64}", selector):
         keys = list(find_keys(objects, selector))
         if len(keys) == 1:
             return keys[0]
         if len(keys) > 1:
-            raise UsageError(f"{selector!r} fits several keys in {objects.url}: {', '.join(key[:12] for _, key in keys)}")
+            raise UsageError(
+                f"{selector!r} fits several keys in {objects.url}: {', '.join(key[:12] for _, key in keys)}"
+            )
     known = sorted(each.removesuffix("@") for each in _names_below(objects, f"names/{owner()}"))
     listed = f"; names here: {', '.join(known[:20])}" if known else ""
     raise UsageError(f"{selector!r} is no name and no key (6 hex digits or more) in {objects.url}{listed}")

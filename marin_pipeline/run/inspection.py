@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from marin_pipeline.core.errors import UsageError
+from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.run.history import find_keys, resolve
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Look, look
@@ -24,6 +24,8 @@ def _status(found: Look) -> str:
         return "done"
     if found.leased is not None:
         return "running"
+    if found.damage:
+        return "damaged"
     return "failed" if found.failure is not None else "invalidated" if found.invalidation is not None else "begun"
 
 
@@ -31,17 +33,33 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     """What is known of one key."""
     id, key, found = _found(objects, selector)
     spec = objects.read(layout.spec(id, key))
-    arguments = json.loads(spec.data)["arguments"] if spec else None
+    try:
+        arguments = json.loads(spec.data)["arguments"] if spec else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptOutput(
+            f"{objects.url}/{layout.spec(id, key)}: not a spec ({error}); delete it, a run writes it again"
+        ) from error
     if as_json:
         commit = asdict(found.commit) if found.commit else None
         failure = asdict(found.failure) if found.failure else None
-        yield json.dumps({"id": id, "key": key, "status": _status(found), "arguments": arguments, "commit": commit, "failure": failure})
+        yield json.dumps(
+            {
+                "id": id,
+                "key": key,
+                "status": _status(found),
+                "arguments": arguments,
+                "commit": commit,
+                "failure": failure,
+            }
+        )
         return
     yield f"{id}  {key}"
     yield f"status     {_status(found)}"
     yield f"spec       {objects.url}/{layout.spec(id, key)}"
     for name, value in (arguments or {}).items():
         yield f"argument   {name} = {_short(value)}"
+    if found.damage:
+        yield f"damage     {found.damage}"
     if found.failure is not None and found.commit is None:
         yield f"failure    {found.failure.message}"
     if found.commit is None:
@@ -54,7 +72,8 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     yield f"value      {_short(output.value_tree)}"
     yield f"files      {len(output.files)}, {commit.bytes} bytes, in {objects.url}/{output.folder}"
     machine = commit.fingerprint
-    yield f"machine    Python {machine.get('python')}, {machine.get('processor')}, {machine.get('processors')} processors"
+    processors = f"{machine.get('processors')} processors"
+    yield f"machine    Python {machine.get('python')}, {machine.get('processor')}, {processors}"
 
 
 def _short(value: object) -> str:

@@ -1,6 +1,7 @@
 """What would be done, and why: a pure function of the graph and of one look at the store.
 
-A step whose key has a current commit is not done again, unless its inputs were rebuilt with other bytes since, or somebody forces it.
+A step whose key has a current commit is not done again, unless its inputs were rebuilt with other bytes since, or
+somebody forces it.
 """
 
 from __future__ import annotations
@@ -100,18 +101,22 @@ def is_drifted(node: Node, look: Look) -> bool:
     return commit is not None and commit.code != code and code[:16] not in look.accepted
 
 
-def assess(node: Node, look: Look, compared: Mapping[str, str | None], policy: Policy) -> tuple[Status, tuple[Reason, ...]]:
+def assess(
+    node: Node, look: Look, compared: Mapping[str, str | None], policy: Policy
+) -> tuple[Status, tuple[Reason, ...]]:
     """The status of one step whose dependencies are known.
 
     Args:
         compared: what the current commit of each dependency is compared by; without an entry for one that would run.
     """
     commit = look.commit
+    if look.damage and node.key not in policy.force:
+        return "blocked", (Reason("missing object", text=look.damage),)
     if commit is None:
         if look.leased is not None:
             who = f"{look.leased.user}@{look.leased.host}, process {look.leased.pid}"
             return "leased", (Reason("leased", text=who),)
-        reasons: list[Reason] = []
+        reasons: list[Reason] = [Reason("forced")] if node.key in policy.force else []
         if look.invalidation is not None:
             reasons.append(Reason("invalidated", text=f"{look.invalidation.reason}: {look.invalidation.text}"))
         elif look.failure is not None:
@@ -144,7 +149,8 @@ def plan(
 
     Args:
         looks: what the store says, by key.
-        earlier: finds the result that a new one is compared with, to say what changed; asked only for steps that would run.
+        earlier: finds the result that a new one is compared with, to say what changed; asked only for steps that would
+        run.
     """
     nodes: dict[str, PlannedNode] = {}
     names = {key: node.name for key, node in graph.nodes.items()}
@@ -160,7 +166,7 @@ def plan(
                 reasons = (Reason("input", again[0]),)
         elif status in ("run", "stale", "leased"):
             stopped = _stopped_by(dependencies)
-            if stopped is not None and policy.code == "stop":
+            if stopped is not None:
                 status, reasons = "blocked", (stopped,)
             elif status == "run" and (not reasons or reasons[0].kind == "failed before"):
                 reasons = (*_why(node, earlier(node), names, nodes), *reasons)
@@ -181,11 +187,15 @@ def _stopped_by(dependencies: list[PlannedNode]) -> Reason | None:
     return None
 
 
-def _why(node: Node, earlier: Earlier | None, names: Mapping[str, str], planned: Mapping[str, PlannedNode]) -> tuple[Reason, ...]:
+def _why(
+    node: Node, earlier: Earlier | None, names: Mapping[str, str], planned: Mapping[str, PlannedNode]
+) -> tuple[Reason, ...]:
     """Root causes only: a step all of whose changes are inputs that run as well is downstream of them."""
     declaration = node.declaration
     if earlier is None or earlier.commit is None:
-        running = [planned[key].node.name for key in node.depends_on if planned[key].status in ("run", "stale", "leased")]
+        running = [
+            planned[key].node.name for key in node.depends_on if planned[key].status in ("run", "stale", "leased")
+        ]
         return (Reason("new"),) if not running else (Reason("new", text=f"after {', '.join(running)}"),)
     found: list[Reason] = []
     version = declaration.step.version

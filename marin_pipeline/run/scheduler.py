@@ -1,28 +1,30 @@
 """Runs a graph: decides what is next from what has happened, holds the leases, commits what was made.
 
-One loop in one thread. A step is looked at when all of its dependencies are settled; it is leased, looked at again, run by the backend, and
-committed by a record that only one attempt can create. Whatever ends this process, what is in the store stays true.
+One loop in one thread. A step is looked at when all of its dependencies are settled; it is leased, looked at again, run
+by the backend, and committed by a record that only one attempt can create. Whatever ends this process, what is in the
+store stays true.
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from marin_pipeline.core.canonical import digest
-from marin_pipeline.core.errors import MarinError
+from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.run.attempt import Failed, Finished, describe_failure
 from marin_pipeline.run.backends.base import Backend, Event
 from marin_pipeline.run.chains import enter_chain
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.history import now
+from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.run.plan import Policy, assess, is_drifted, pieces_of
 from marin_pipeline.run.task import Task, target_of, write_call
 from marin_pipeline.store import layout
@@ -146,10 +148,11 @@ class Scheduler:
     def interrupt(self) -> None:
         """Ask the run to stop: once, steps save what they can; twice, everything ends at once."""
         self._stop_asked += 1
+        self._backend.interrupt()
 
     def run(self) -> Mapping[str, Settled]:
         """Run everything that is to be run; how each step came out, by key."""
-        keeper = _LeaseKeeper(self._lease_life)
+        keeper = LeaseKeeper(self._lease_life)
         try:
             self._to_consider.extend(node for node in self._graph.nodes.values() if not node.depends_on)
             while len(self._settled) < len(self._graph.nodes):
@@ -159,7 +162,7 @@ class Scheduler:
                     self._stop()
                     if not self._attempts or self._stop_asked > 1:
                         break
-                for event in self._backend.events(POLL if self._attempts or self._ready else 0.0):
+                for event in self._backend.events(self._patience()):
                     self._handle(event, keeper)
                 for task in [task for task, attempt in self._attempts.items() if attempt.lease.lost]:
                     self._give_up(task, keeper)
@@ -173,20 +176,32 @@ class Scheduler:
                 self._settled[node.key] = Settled("blocked", message="the run was stopped")
         return {key: self._settled[key] for key in self._graph.nodes}
 
-    # Deciding -------------------------------------------------------------------------------------------------------------------
+    def _patience(self) -> float:
+        """Seconds to wait for events; none where a step can be started at once."""
+        waits = self._attempts or any(ready.next_try > time.monotonic() for ready in self._ready)
+        return POLL if waits and not self._to_consider else 0.0
+
+    # Deciding ---------------------------------------------------------------------------------------------------------
+    # ----------
 
     def _consider(self, node: Node) -> None:
         """Look at a step whose dependencies are all settled."""
-        key = node.key
-        found = self._looks[key]
-        if found.commit is not None:
-            code = node.declaration.code.digest
-            if is_drifted(node, found) and is_accepted(self._objects, node.id, key, code):
-                self._looks[key] = found = Look(found.number, found.commit, None, None, accepted=frozenset({code[:16]}))
+        try:
+            self._decide(node, self._looks[node.key], self._policy)
+        except MarinError as error:
+            self._failed_before(node, error)
+
+    def _decide(self, node: Node, found: Look, policy: Policy) -> None:
+        """Settle a step, or see that it runs."""
+        code = node.declaration.code.digest
+        if is_drifted(node, found) and is_accepted(self._objects, node.id, node.key, code):
+            found = replace(found, accepted=frozenset({code[:16]}))
         compared = {
             each: commit.compared for each in node.depends_on if (commit := self._settled[each].commit) is not None
         }
-        status, reasons = assess(node, found, compared, self._policy)
+        status, reasons = assess(node, found, compared, policy)
+        if found.damage and status == "blocked":
+            raise CorruptOutput(found.damage)
         if status == "drift" or (status == "cached" and is_drifted(node, found)):
             self._settle_drifted(node, found, reasons)
         elif status == "cached":
@@ -208,7 +223,7 @@ class Scheduler:
         if blocked is not None:
             self._block(node, blocked)
             return
-        if found.commit is not None:
+        if found.commit is not None or found.damage:
             kind = reasons[0].kind if reasons and reasons[0].kind in ("forced", "stale", "code") else "forced"
             text = self._reason or "; ".join(str(reason) for reason in reasons)
             invalidate(self._objects, node.id, node.key, found.number, Invalidation(kind, text, now()))
@@ -250,9 +265,10 @@ class Scheduler:
         while self._to_consider:
             self._consider(self._to_consider.popleft())
 
-    # Running --------------------------------------------------------------------------------------------------------------------
+    # Running ----------------------------------------------------------------------------------------------------------
+    # ----------
 
-    def _start_ready(self, keeper: _LeaseKeeper) -> None:
+    def _start_ready(self, keeper: LeaseKeeper) -> None:
         if self._stop_asked:
             return
         for ready in list(self._ready):
@@ -269,15 +285,33 @@ class Scheduler:
                 continue
             self._try_start(ready, keeper)
 
-    def _try_start(self, ready: _Ready, keeper: _LeaseKeeper) -> None:
+    def _try_start(self, ready: _Ready, keeper: LeaseKeeper) -> None:
         node = ready.node
-        lease = ready.waiting.attempt()
+        try:
+            lease = ready.waiting.attempt()
+        except MarinError as error:
+            self._ready.remove(ready)
+            self._failed_before(node, error)
+            return
+        try:
+            self._start(ready, lease, keeper)
+        except MarinError as error:
+            if lease is not None:
+                lease.release()
+            if ready in self._ready:
+                self._ready.remove(ready)
+            self._failed_before(node, error)
+
+    def _start(self, ready: _Ready, lease: Lease | None, keeper: LeaseKeeper) -> None:
+        """Look again, now that nobody else can begin; then run the step, or use what somebody else has made."""
+        node = ready.node
         found = look(self._objects, node.id, node.key)
-        if found.commit is not None:
+        if found.commit is not None or found.damage:
             if lease is not None:
                 lease.release()
             self._ready.remove(ready)
-            self._settle(node, Settled("cached", found.commit))
+            # Somebody made it in the meantime: that is what was asked for, if it is of the same code and inputs.
+            self._decide(node, found, replace(self._policy, force=frozenset()))
             return
         if lease is None:
             ready.next_try = time.monotonic() + min(1.0, self._lease_life / 4)
@@ -289,13 +323,7 @@ class Scheduler:
             return
         self._ready.remove(ready)
         task, inputs = self._task(node, found)
-        try:
-            write_spec(self._objects, node.id, node.key, node.declaration.spec)
-        except MarinError as error:
-            lease.release()
-            attempt = _Attempt(node, task, lease, inputs, now(), time.monotonic(), ready.tries)
-            self._failed(attempt, describe_failure(error, task))
-            return
+        write_spec(self._objects, node.id, node.key, node.declaration.spec)
         keeper.keep(lease)
         self._attempts[task.task] = _Attempt(node, task, lease, inputs, now(), time.monotonic(), ready.tries)
         self._notify(Notice("run", node, "; ".join(str(reason) for reason in ready.reasons)))
@@ -333,7 +361,7 @@ class Scheduler:
         )
         return task, inputs
 
-    def _handle(self, event: Event, keeper: _LeaseKeeper) -> None:
+    def _handle(self, event: Event, keeper: LeaseKeeper) -> None:
         attempt = self._attempts.get(event.task)
         if attempt is None:
             return
@@ -360,14 +388,18 @@ class Scheduler:
             return
         exact = declaration.exact
         resolved = hashlib.sha256(declaration.spec)
-        resolved.update(digest({role: record.compared or record.output for role, record in attempt.inputs.items()}).encode())
+        resolved.update(
+            digest({role: record.compared or record.output for role, record in attempt.inputs.items()}).encode()
+        )
         commit = Commit(
             number=attempt.task.number,
             attempt=attempt.task.attempt,
             fence=attempt.lease.fence,
             manifest=finished.manifest,
             output=finished.output,
-            compared={"bitwise": finished.output, "logical": finished.logical or finished.output, "tolerance": None}[exact],
+            compared={"bitwise": finished.output, "logical": finished.logical or finished.output, "tolerance": None}[
+                exact
+            ],
             inputs=attempt.inputs,
             resolved=resolved.hexdigest(),
             code=declaration.code.digest,
@@ -386,40 +418,57 @@ class Scheduler:
         if not ours and winner.output != commit.output:
             self._notify(Notice("diverged", node, "another run committed other bytes for this key; its output is used"))
         seconds = time.monotonic() - attempt.clock
-        self._notify(Notice("done", node, data={"seconds": seconds, "bytes": winner.bytes, "attempts": attempt.tries + 1}))
+        self._notify(
+            Notice("done", node, data={"seconds": seconds, "bytes": winner.bytes, "attempts": attempt.tries + 1})
+        )
         self._settle(node, Settled("done" if ours else "cached", winner, seconds))
 
     def _failed(self, attempt: _Attempt, failed: Failed) -> None:
         node = attempt.node
-        if failed.kind == "stopped" or self._stop_asked:
-            self._settle(node, Settled("blocked", message="the run was stopped"))
+        if failed.full:
+            self._clear(attempt)
+        if failed.kind == "stopped" or (self._stop_asked and failed.again):
+            self._settle(node, Settled("blocked", message=failed.message))
             return
         if failed.again and attempt.tries < node.artifact.resources.retries:
             self._again(attempt, failed.message)
             return
-        tries = f" (attempt {attempt.tries + 1} of {attempt.tries + 1})" if attempt.tries else ""
-        shown = Failed(failed.kind, failed.message + tries, failed.traceback)
+        tries = f" (attempt {attempt.tries + 1})" if attempt.tries else ""
+        shown = replace(failed, message=failed.message + tries)
         failure = Failure(attempt.task.attempt, failed.kind, shown.message, failed.traceback, now())
         try:
             record_failure(self._objects, node.id, node.key, failure)
         except MarinError as error:
             # The failure itself is what the reader needs; a store that cannot take the record says so beside it.
-            shown = Failed(failed.kind, f"{shown.message} (and the failure could not be recorded: {error})", failed.traceback)
-        self.failures.append((node, shown))
-        seconds = time.monotonic() - attempt.clock
+            shown = replace(shown, message=f"{shown.message} (and the failure could not be recorded: {error})")
         log = f"{self._objects.url}/{layout.attempt(node.id, node.key, attempt.task.attempt)}/log/log.txt"
+        self._fail(node, shown, time.monotonic() - attempt.clock, log)
+
+    def _failed_before(self, node: Node, error: MarinError) -> None:
+        """The store did not let a step begin; the others go on."""
+        kind = "infrastructure" if isinstance(error, StoreError) else "user"
+        self._fail(node, Failed(kind, str(error), ""), 0.0, None)
+
+    def _fail(self, node: Node, failed: Failed, seconds: float, log: str | None) -> None:
+        self.failures.append((node, failed))
         data = {"seconds": seconds, "kind": failed.kind, "traceback": failed.traceback, "log": log}
-        self._notify(Notice("fail", node, shown.message, data=data))
-        self._settle(node, Settled("failed", seconds=seconds, message=shown.message))
+        self._notify(Notice("fail", node, failed.message, data=data))
+        self._settle(node, Settled("failed", seconds=seconds, message=failed.message))
+
+    def _clear(self, attempt: _Attempt) -> None:
+        """Remove what an attempt wrote on a disk that is full, so that it does not stay full; nobody reads it."""
+        folder = layout.attempt(attempt.node.id, attempt.node.key, attempt.task.attempt)
+        with suppress(StoreError):  # the full disk is what the reader needs to know of
+            self._objects.delete(f"{folder}/out")
 
     def _again(self, attempt: _Attempt, why: str) -> None:
         """Put a step back that the machine lost, not the step's own fault."""
         tries = attempt.tries + 1
-        self._notify(Notice("retry", attempt.node, f"{why}; trying again ({tries} of {attempt.node.artifact.resources.retries})"))
+        self._notify(Notice("retry", attempt.node, f"{why}; trying again"))
         path = layout.lease(attempt.node.id, attempt.node.key)
         self._ready.append(_Ready(attempt.node, Waiting(self._objects, path, self._lease_life), (), tries))
 
-    def _give_up(self, task: str, keeper: _LeaseKeeper) -> None:
+    def _give_up(self, task: str, keeper: LeaseKeeper) -> None:
         """End an attempt whose lease somebody else has taken; it cannot commit."""
         attempt = self._attempts.pop(task)
         self._backend.cancel(task)
@@ -431,42 +480,3 @@ class Scheduler:
             self._stop_sent = True
             self._ready.clear()
             self._backend.stop()
-
-
-class _LeaseKeeper:
-    """Renews the leases that are held, in a thread of its own."""
-
-    def __init__(self, life: float) -> None:
-        self._interval = life / 4
-        self._leases: list[Lease] = []
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._renew, daemon=True)
-        self._thread.start()
-
-    def keep(self, lease: Lease) -> None:
-        """Renew a lease from now on."""
-        with self._lock:
-            self._leases.append(lease)
-
-    def forget(self, lease: Lease) -> None:
-        """Renew a lease no more."""
-        with self._lock:
-            if lease in self._leases:
-                self._leases.remove(lease)
-
-    def _renew(self) -> None:
-        while not self._closed.wait(self._interval):
-            with self._lock:
-                leases = list(self._leases)
-            for lease in leases:
-                try:
-                    lease.renew()
-                except MarinError:
-                    # A store that does not answer now may answer at the next beat; a lease that runs out is seen at the commit.
-                    continue
-
-    def close(self) -> None:
-        """Stop renewing."""
-        self._closed.set()
-        self._thread.join()

@@ -1,16 +1,18 @@
-"""What a person or a program sees of a run: a table on a terminal, one line an event elsewhere, JSON lines for programs.
+"""What a person or a program sees of a run: a table on a terminal, one line an event elsewhere, JSON lines for
+programs.
 
-On a terminal the plan comes first, then one live table with progress bars, then where each output lies. Verbs are fixed, so that lines can be
-searched for.
+On a terminal the plan comes first, then one live table with progress bars, then where each output lies. Verbs are
+fixed, so that lines can be searched for.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from marin_pipeline.core.graph import Node
 from marin_pipeline.run.driver import RunResult
@@ -49,11 +51,11 @@ class Screen(Protocol):
 
 def bytes_text(size: float) -> str:
     """A number of bytes for people."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
         size /= 1000
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        units.pop(0)
+    return f"{size:.0f} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
 def plan_lines(plan: Plan, title: str, store: str) -> list[str]:
@@ -95,7 +97,10 @@ def summary_tree(result: RunResult) -> dict[str, Any]:
 
 
 class JsonScreen:
-    """JSON lines on stdout, and nothing else there."""
+    """JSON lines, and nothing else between them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def planned(self, plan: Plan, title: str, store: str) -> None:
         for planned in plan.nodes.values():
@@ -105,7 +110,10 @@ class JsonScreen:
         tree: dict[str, Any] = {"event": notice.verb, "name": notice.node.name, "key": notice.node.key}
         if notice.text:
             tree["text"] = notice.text
-        self._print({**tree, **{name: value for name, value in notice.data.items() if name not in ("event", "task")}})
+        data = {name: value for name, value in notice.data.items() if name not in ("event", "task")}
+        if "figures" in data:  # JSON has no NaN
+            data["figures"] = {name: value if math.isfinite(value) else None for name, value in data["figures"].items()}
+        self._print({**tree, **data})
 
     def finished(self, result: RunResult) -> None:
         self._print(summary_tree(result))
@@ -114,7 +122,7 @@ class JsonScreen:
         """Nothing is open."""
 
     def _print(self, tree: Mapping[str, Any]) -> None:
-        print(json.dumps(tree), flush=True)
+        print(json.dumps(tree), file=self._stream, flush=True)
 
 
 class LineScreen:
@@ -146,7 +154,9 @@ class LineScreen:
         tenth = 10 * done // total if total else 0
         if tenth != self._tenths.get(notice.node.key, 0):
             self._tenths[notice.node.key] = tenth
-            self._line("progress", notice.node, f"{done}/{total} {notice.data['unit']}{_figures(notice.data['figures'])}")
+            self._line(
+                "progress", notice.node, f"{done}/{total} {notice.data['unit']}{_figures(notice.data['figures'])}"
+            )
 
     def _fail(self, notice: Notice) -> None:
         print(failure_text(notice), file=sys.stderr, flush=True)
@@ -177,7 +187,8 @@ def failure_text(notice: Notice) -> str:
     """A failure for people: the step's own traceback first, then what to know."""
     parts = [notice.data["traceback"]] if notice.data.get("traceback") else []
     parts.append(f"{'fail':<9}{notice.node.key[:8]}  {notice.node.name}  {notice.text}")
-    parts.append(f"{'':<9}log: {notice.data['log']}")
+    if notice.data["log"]:
+        parts.append(f"{'':<9}log: {notice.data['log']}")
     return "\n".join(parts)
 
 
@@ -211,7 +222,9 @@ class TerminalScreen:
         self._total = len(plan.nodes)
         if self._verbosity >= 0:
             for line in plan_lines(plan, title, store) if plan.has_work else [summary_line(title, plan, store)]:
-                self._console.print(line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False)
+                self._console.print(
+                    line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False
+                )
         if plan.has_work:
             from rich.live import Live
 
@@ -258,16 +271,24 @@ class TerminalScreen:
         self.abandon()
         if self._verbosity >= 0:
             for line in output_lines(result):
-                self._console.print(line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False)
+                self._console.print(
+                    line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False
+                )
 
 
-_STYLES = {"cached": "dim", "done": "green", "failed": "red", "blocked": "yellow", "drift": "yellow", "stale": "yellow", "retry": "yellow"}
+_STYLES = {
+    "cached": "dim",
+    "done": "green",
+    "failed": "red",
+    "blocked": "yellow",
+    "drift": "yellow",
+    "stale": "yellow",
+    "retry": "yellow",
+}
 
 
-def choose_screen(as_json: bool, verbosity: int) -> Screen:
-    """The screen for where the output goes."""
-    if as_json:
-        return JsonScreen()
+def choose_screen(verbosity: int) -> Screen:
+    """The screen for people, for where the output goes."""
     if sys.stdout.isatty():
         from rich.console import Console
 

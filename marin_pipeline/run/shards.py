@@ -1,7 +1,7 @@
 """Results of `ctx.map`, kept by content: the same function on the same input is computed once, whoever asks.
 
-A shard's key is the digest of its function's code, its item and its common arguments, files by their content. Results come back in the
-order of the items, whoever ran them.
+A shard's key is the digest of its function's code, its item and its common arguments, files by their content. Results
+come back in the order of the items, whoever ran them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -21,7 +22,7 @@ from marin_pipeline.core.step import file_of, function_digest
 from marin_pipeline.run.task import References, Task, find, target_of, write_call
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.objects import ObjectStore, put
 from marin_pipeline.store.output import FileSet
 
 R = TypeVar("R")
@@ -105,13 +106,16 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
     """One task an item, with the key of its result.
 
     Raises:
-        DeclarationError: for a function that no other process could find, or an argument that does not fit or cannot be keyed.
+        DeclarationError: for a function that no other process could find, or an argument that does not fit or cannot be
+        keyed.
     """
     target = target_of(fn)
     hints = annotations_of(fn)
     names = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
     if len(names) < 2:
-        raise DeclarationError(f"ctx.map: {fn.__qualname__} must take a shard and an item; write `def {fn.__name__}(shard, item, ...)`")
+        raise DeclarationError(
+            f"ctx.map: {fn.__qualname__} must take a shard and an item; write `def {fn.__name__}(shard, item, ...)`"
+        )
     unknown = sorted(set(common) - set(names[2:]))
     if unknown:
         raise DeclarationError(f"ctx.map: {fn.__qualname__} does not take {', '.join(unknown)}")
@@ -175,7 +179,9 @@ def read_shard(objects: ObjectStore, key: str, annotation: Any) -> StoredShard[A
         manifest = Manifest(tuple(Entry(**entry) for entry in tree["files"]))
         return StoredShard(objects, key, manifest, tree["value"], annotation)
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptOutput(f"{objects.url}/{path}: not a record of a shard ({error}); delete it and run again") from error
+        raise CorruptOutput(
+            f"{objects.url}/{path}: not a record of a shard ({error}); delete it and run again"
+        ) from error
 
 
 def shard_output(objects: ObjectStore, key: str) -> Output:
@@ -186,7 +192,9 @@ def shard_output(objects: ObjectStore, key: str) -> Output:
     return _ShardOutput(shard)
 
 
-def run_shard(objects: ObjectStore, task: Task, call: tuple[Callable[..., Any], Any, Mapping[str, Any]] | None = None) -> None:
+def run_shard(
+    objects: ObjectStore, task: Task, call: tuple[Callable[..., Any], Any, Mapping[str, Any]] | None = None
+) -> None:
     """Compute one shard and make its result known, unless it is known already.
 
     Args:
@@ -199,13 +207,18 @@ def run_shard(objects: ObjectStore, task: Task, call: tuple[Callable[..., Any], 
     hints = annotations_of(function)
     path = f"{layout.shard(task.key)}/{task.attempt}"
     folder = objects.folder(path)
-    value = check(function(ShardScope(folder), item, **arguments), hints.get("return", Any), f"{function.__qualname__} returned")
-    manifest = build_manifest(objects, folder, path, {})
-    tree = {"schema": 1, "value": encode(value, f"{function.__qualname__} returned"), "files": manifest.tree()["files"]}
-    if not objects.create(record, dumps(tree)) and objects.read(record) is None:
-        raise StoreError(f"{objects.url}/{record}: is there and is not; the store contradicts itself, run again")
-
-
+    what = f"{function.__qualname__} returned"
+    try:
+        value = check(function(ShardScope(folder), item, **arguments), hints.get("return", Any), what)
+        manifest = build_manifest(objects, folder, path, {})
+        data = dumps({"schema": 1, "value": encode(value, what), "files": manifest.tree()["files"]})
+        ours = put(objects, record, data).data == data
+    except BaseException:
+        with suppress(StoreError):  # the error itself is what the reader needs
+            objects.delete(path)
+        raise
+    if not ours:
+        objects.delete(path)
 
 
 def _read_call(objects: ObjectStore, task: Task) -> tuple[Callable[..., Any], Any, Mapping[str, Any]]:

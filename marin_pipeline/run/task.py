@@ -1,4 +1,5 @@
-"""What travels to the process that runs a step or a shard: where the function is found, and its call as a canonical tree.
+"""What travels to the process that runs a step or a shard: where the function is found, and its call as a canonical
+tree.
 
 Never a pickled function: a task can be written down, read by a person, and run by any process that has the code.
 """
@@ -89,7 +90,7 @@ def target_of(fn: Any) -> Target:
     if "<locals>" in fn.__qualname__ or fn.__name__ == "<lambda>":
         raise DeclarationError(f"{fn.__qualname__} is defined inside a function; move it to the top level of its file")
     file = str(Path(fn.__code__.co_filename).absolute())
-    if fn.__module__ != "__main__":
+    if fn.__module__ != "__main__" and fn.__module__ not in _programs:
         return Target(fn.__module__, file, fn.__qualname__, False)
     return Target(projects.module_id(Path(file)).replace("/", "."), file, fn.__qualname__, True)
 
@@ -124,33 +125,45 @@ def _find(target: Target) -> Any:
             module = importlib.import_module(target.module)
         except ImportError as error:
             raise InputError(
-                f"{target.module}: cannot be imported where the step runs ({error}); make it importable from the project's root, "
-                "or run with --backend inline"
+                f"{target.module}: cannot be imported where the step runs ({error}); make it importable "
+                "from the project's root, or run with --backend inline"
             ) from error
     found: Any = module
     for name in target.qualname.split("."):
         found = getattr(found, name, None)
     if found is None:
-        raise InputError(f"{target.file}: has no {target.qualname!r} at its top level any more; run the experiment again")
+        raise InputError(
+            f"{target.file}: has no {target.qualname!r} at its top level any more; run the experiment again"
+        )
     return found
 
 
+_programs: set[str] = set()
+"""Names under which this process has loaded programs from their files; no import would find them."""
+
+
 def _load_program(target: Target) -> Any:
-    main = sys.modules.get("__main__")
-    if getattr(main, "__file__", None) and Path(str(main.__file__)).absolute() == Path(target.file):  # pyright: ignore[reportOptionalMemberAccess]
-        return main
-    if target.module in sys.modules:
-        return sys.modules[target.module]
-    name = target.module if re.fullmatch(r"\w+(\.\w+)*", target.module) else re.sub(r"\W", "_", target.module)
+    """The module of a program, loaded from its file once a process, under its name in the project."""
+    plain = target.module if re.fullmatch(r"\w+(\.\w+)*", target.module) else re.sub(r"\W", "_", target.module)
+    # A program may bear the name of another module that is loaded, as a `tokenize.py` does.
+    names = [plain, f"{plain}__program"]
+    for known in ("__main__", *names):
+        file = getattr(sys.modules.get(known), "__file__", None)
+        if file and Path(file).absolute() == Path(target.file):
+            return sys.modules[known]
+    name = next(name for name in names if name not in sys.modules)
     spec = importlib.util.spec_from_file_location(name, target.file)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{target.file}: cannot be imported where the step runs; move its steps to a .py file, or use --backend inline")
+    if spec is None or spec.loader is None or not Path(target.file).is_file():
+        raise InputError(
+            f"{target.file}: cannot be imported where the step runs; move its steps to a .py file, "
+            "or use --backend inline"
+        )
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = sys.modules[target.module] = module
+    sys.modules[name] = module
+    _programs.add(name)
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[target.module]
         sys.modules.pop(name, None)
         raise
     return module

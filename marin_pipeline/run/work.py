@@ -1,4 +1,6 @@
-"""Finished parts of a resumable step: each is written aside, then made known by a create-only record with the digests of its files."""
+"""Finished parts of a resumable step: each is written aside, then made known by a create-only record with the digests
+of its files.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,13 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from marin_pipeline.core.canonical import dumps
-from marin_pipeline.core.errors import CorruptOutput, DeclarationError, InputError
+from marin_pipeline.core.errors import CorruptOutput, DeclarationError, InputError, StoreError
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.objects import ObjectStore, put
 from marin_pipeline.store.output import FileSet
 
 _ITEM = re.compile(r"[A-Za-z0-9_.-]+")
@@ -32,17 +34,27 @@ class StoredWork:
 
     def items(self) -> list[str]:
         """Names of the finished parts, sorted."""
-        return [item for item in self._objects.names(self._folder) if self._objects.read(self._record(item)) is not None]
+        return [
+            item for item in self._objects.names(self._folder) if self._objects.read(self._record(item)) is not None
+        ]
 
     @contextmanager
     def writing(self, item: str) -> Iterator[Path]:
-        """A folder to write a part in; finished when the block ends without an error. The first to finish a part wins."""
+        """A folder to write a part in; finished when the block ends without error. The first to finish a part wins."""
         record = self._record(item)
         path = f"{self._folder}/{item}/{uuid.uuid4().hex[:8]}"
         folder = self._objects.folder(path)
-        yield folder
-        manifest = build_manifest(self._objects, folder, path, {})
-        self._objects.create(record, dumps({"folder": path, "files": manifest.tree()["files"]}))
+        try:
+            yield folder
+            manifest = build_manifest(self._objects, folder, path, {})
+            data = dumps({"folder": path, "files": manifest.tree()["files"]})
+            ours = put(self._objects, record, data).data == data
+        except BaseException:
+            with suppress(StoreError):  # the error itself is what the reader needs
+                self._objects.delete(path)
+            raise
+        if not ours:
+            self._objects.delete(path)
 
     def open(self, item: str) -> Path:
         """The folder of a finished part, every file verified.
@@ -58,7 +70,10 @@ class StoredWork:
             tree = json.loads(found.data)
             manifest = Manifest(tuple(Entry(**{**entry, "path": f"part/{entry['path']}"}) for entry in tree["files"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptOutput(f"{self._objects.url}/{self._record(item)}: not a record of a part ({error})") from error
+            raise CorruptOutput(
+                f"{self._objects.url}/{self._record(item)}: not a record of a part ({error}); "
+                "discard the part and make it again"
+            ) from error
         return FileSet(self._objects, manifest, f"the part {item!r}").local("part")
 
     def discard(self, item: str) -> None:

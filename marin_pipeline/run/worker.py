@@ -1,7 +1,7 @@
 """A worker process: runs the tasks that its driver sends, one at a time, and dies with the driver.
 
-Two things end it when the driver is gone, however that went: the kernel's parent-death signal where there is one, and the end of the
-line, which a thread of its own waits for.
+Two things end it when the driver is gone, however that went: the kernel's parent-death signal where there is one, and
+the end of the line, which a thread of its own waits for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from marin_pipeline.core.errors import Stopped
 from marin_pipeline.run.attempt import Failed, ShardFailed, describe_failure, run_attempt
@@ -28,6 +28,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.objects import ObjectStore, open_objects
 
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 class Worker:
@@ -51,6 +52,7 @@ class Worker:
                     self.mapped.put(message)
                 elif message["event"] == "stop":
                     self.stop_asked = True
+                    self.mapped.put(message)
         os._exit(1)
 
     def is_stopping(self) -> bool:
@@ -64,13 +66,15 @@ class Worker:
         """Have the driver run shards somewhere, and wait for them."""
         self.channel.send({"event": "map", "tasks": [task.tree() for task in tasks]})
         missing = {task.task for task in tasks}
-        while missing:
+        while missing and not self.stop_asked:
             message = self.mapped.get()
-            if message["task"] not in missing:
+            if message.get("task") not in missing:
                 continue
             missing.remove(message["task"])
             if message["failed"] is not None:
                 raise ShardFailed(Failed(**message["failed"]), message["name"])
+        if missing:
+            raise Stopped("ctx.map stopped as asked; run the same command again to go on")
 
     def run(self, task: Task) -> None:
         """Run one task and say how it ended."""
@@ -79,7 +83,7 @@ class Worker:
             with captured(objects, task):
                 if task.kind == "shard":
                     run_shard(objects, task)
-                    self.channel.send({"event": "finished", "task": task.task, "finished": None})
+                    self._finished(task, None)
                     return
                 finished = run_attempt(
                     objects,
@@ -89,14 +93,24 @@ class Worker:
                     report=lambda event: _ignore(self.channel.send({**event, "task": task.task})),
                     is_stopping=self.is_stopping,
                 )
-            self.channel.send({"event": "finished", "task": task.task, "finished": asdict(finished)})
-        except KeyboardInterrupt:
-            stopped = describe_failure(Stopped(f"{task.name} was interrupted"), task)
-            self.channel.send({"event": "failed", "task": task.task, "failed": stopped.tree()})
+            self._finished(task, asdict(finished))
         except BaseException as error:  # noqa: BLE001 - whatever a step raises is described to the driver, which decides
-            self.channel.send({"event": "failed", "task": task.task, "failed": describe_failure(error, task).tree()})
+            failed = describe_failure(error, task).tree()
+            self.channel.send({"event": "failed", "task": task.task, "failed": failed, "clean": not _has_children()})
         finally:
             self.listens = False
+
+    def _finished(self, task: Task, finished: dict[str, Any] | None) -> None:
+        self.channel.send({"event": "finished", "task": task.task, "finished": finished, "clean": not _has_children()})
+
+
+def _has_children() -> bool:
+    """Whether the task left processes behind; the driver ends this process with them then."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _ignore(_: object) -> None:
@@ -106,40 +120,64 @@ def _ignore(_: object) -> None:
 @contextlib.contextmanager
 def captured(objects: ObjectStore, task: Task) -> Iterator[None]:
     """Everything that the task prints goes to its log, whoever prints it: Python, a library in C, a child process."""
-    folder = layout.attempt(task.id, task.key, task.attempt) if task.kind == "step" else f"{layout.shard(task.key)}/{task.attempt}-"
+    folder = (
+        layout.attempt(task.id, task.key, task.attempt)
+        if task.kind == "step"
+        else f"{layout.shard(task.key)}/{task.attempt}-"
+    )
     path: Path = objects.folder(f"{folder}{'/' if task.kind == 'step' else ''}log") / "log.txt"
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     kept = [os.dup(1), os.dup(2)]
+    streams = sys.stdout, sys.stderr
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
         os.dup2(log, 1)
         os.dup2(log, 2)
-        yield
+        # Streams of the task's own: it may close them, and a disk that is full fails them without harm to the next
+        # task.
+        sys.stdout, sys.stderr = own = _stream(1), _stream(2)
+        try:
+            yield
+        finally:
+            for stream in own:
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            _LIBC.fflush(None)
     finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        sys.stdout, sys.stderr = streams
         os.dup2(kept[0], 1)
         os.dup2(kept[1], 2)
         for descriptor in (log, *kept):
             os.close(descriptor)
 
 
+def _stream(descriptor: int) -> TextIO:
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
 def die_with(parent: int) -> None:
     """Ask the kernel to end this process when its parent ends; end at once when that has happened already."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
+def is_worker() -> bool:
+    """Whether this process runs tasks for a driver: then it must not start a run of its own."""
+    return _serving
+
+
+_serving = False
+
+
 def serve(descriptor: int, parent: int) -> None:
     """Run tasks from the line with this file descriptor until the driver hangs up."""
+    global _serving
+    _serving = True
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     worker = Worker(Channel(socket.socket(fileno=descriptor)))
+    worker.channel.send({"event": "ready"})
     threading.Thread(target=worker.listen, daemon=True).start()
     while True:
         worker.run(worker.tasks.get())

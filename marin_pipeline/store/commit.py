@@ -1,7 +1,7 @@
 """The records of a key: commits, invalidations, failures, accepted drift. Each is written once and never changed.
 
-The current commit is the first one without an invalidation of the same number. What is read here decides what is done; nothing is believed
-because a folder exists.
+The current commit is the first one without an invalidation of the same number. What is read here decides what is done;
+nothing is believed because a folder exists.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from marin_pipeline.core.canonical import Tree, dumps
-from marin_pipeline.core.errors import CorruptOutput, StoreError
+from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.objects import ObjectStore, put
 
 
 @dataclass(frozen=True)
@@ -124,19 +125,36 @@ class Look:
     """Who is at work on it; looked up only where there is no commit."""
     failure: Failure | None = None
     """The last failed attempt; looked up only where there is no commit."""
+    damage: str = ""
+    """What is wrong with the current commit, and the remedy: nothing is built on it, and `--force` ends it."""
     accepted: frozenset[str] = field(default_factory=frozenset[str])
     """First 16 hex of the code digests that count as the one that made the commit."""
 
 
-def _read_record(objects: ObjectStore, path: str, kind: Any) -> Any:
+def _read_invalidation(objects: ObjectStore, id: str, key: str, number: int) -> Invalidation | None:
+    """The end of a commit. That the object exists is what ends it; what it says is for people."""
+    path = layout.invalidation(id, key, number)
     found = objects.read(path)
     if found is None:
         return None
     try:
-        tree = json.loads(found.data)
-        return kind(**{name: tree[name] for name in kind.__dataclass_fields__})
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptOutput(f"{objects.url}/{path}: not a record of the kind {kind.__name__} ({error})") from error
+        return Invalidation(**json.loads(found.data))
+    except (ValueError, TypeError):
+        return Invalidation("invalidated", f"the reason cannot be read: {objects.url}/{path}", "")
+
+
+def _last_failure(objects: ObjectStore, id: str, key: str) -> Failure | None:
+    """The last failed attempt. It decides nothing, so a damaged record is shown as one and stops nobody."""
+    names = [name for name in objects.names(f"{layout.step(id, key)}/failures") if name.endswith(".json")]
+    if not names:
+        return None
+    attempt = names[-1].removesuffix(".json")
+    path = layout.failure(id, key, attempt)
+    found = objects.read(path)
+    try:
+        return None if found is None else Failure(**json.loads(found.data))
+    except (ValueError, TypeError):
+        return Failure(attempt, "infrastructure", f"the record cannot be read: {objects.url}/{path}", "", "")
 
 
 def read_commit(objects: ObjectStore, id: str, key: str, number: int) -> Commit | None:
@@ -149,19 +167,20 @@ def read_commit(objects: ObjectStore, id: str, key: str, number: int) -> Commit 
 def look(objects: ObjectStore, id: str, key: str) -> Look:
     """What the store says of one key. Reads records by name; lists only where a commit is missing."""
     number, invalidation = 1, None
-    while True:
-        commit = read_commit(objects, id, key, number)
-        ended = _read_record(objects, layout.invalidation(id, key, number), Invalidation) if commit else None
-        if commit is None or ended is None:
-            break
+    while (found := objects.read(layout.commit(id, key, number))) is not None:
+        ended = _read_invalidation(objects, id, key, number)
+        if ended is None:
+            try:
+                return Look(
+                    number, Commit.loads(found.data, f"{objects.url}/{layout.commit(id, key, number)}"), None, None
+                )
+            except CorruptOutput as error:
+                return Look(number, None, invalidation, None, damage=str(error))
         number, invalidation = number + 1, ended
-    if commit is not None:
-        return Look(number, commit, None, None)
-    attempts = objects.names(f"{layout.step(id, key)}/failures")
-    failure = None
-    if attempts:
-        failure = _read_record(objects, layout.failure(id, key, attempts[-1].removesuffix(".json")), Failure)
-    return Look(number, None, invalidation, read_lease(objects, layout.lease(id, key)), failure)
+    leased = None
+    with suppress(CorruptOutput):  # whoever wants the lease is told
+        leased = read_lease(objects, layout.lease(id, key))
+    return Look(number, None, invalidation, leased, _last_failure(objects, id, key))
 
 
 def look_many(objects: ObjectStore, keys: Iterable[tuple[str, str]]) -> dict[str, Look]:
@@ -181,31 +200,31 @@ def is_accepted(objects: ObjectStore, id: str, key: str, code: str) -> bool:
 
 def accept(objects: ObjectStore, id: str, key: str, code: str, reason: str, at: str) -> None:
     """Record that the committed output counts as made by the code with this digest."""
-    objects.create(layout.accepted(id, key, code), dumps({"code": code, "reason": reason, "at": at}))
+    put(objects, layout.accepted(id, key, code), dumps({"code": code, "reason": reason, "at": at}))
 
 
 def invalidate(objects: ObjectStore, id: str, key: str, number: int, record: Invalidation) -> None:
     """End a commit. Nothing happens when it is ended already."""
-    objects.create(layout.invalidation(id, key, number), dumps(asdict(record)))
+    put(objects, layout.invalidation(id, key, number), dumps(asdict(record)))
 
 
 def record_failure(objects: ObjectStore, id: str, key: str, failure: Failure) -> None:
     """Keep why an attempt failed."""
-    objects.create(layout.failure(id, key, failure.attempt), dumps(asdict(failure)))
+    put(objects, layout.failure(id, key, failure.attempt), dumps(asdict(failure)))
 
 
 def write_spec(objects: ObjectStore, id: str, key: str, spec: bytes) -> None:
     """Write the spec, or compare it with the one that is there.
 
     Raises:
-        StoreError: when another spec lies there: two keys with the same first 16 hex, or a damaged file.
+        CorruptOutput: when another spec lies there: a damaged file, or two keys with the same first 16 hex.
     """
     path = layout.spec(id, key)
-    if objects.create(path, spec):
-        return
-    found = objects.read(path)
-    if found is None or found.data != spec:
-        raise StoreError(f"{objects.url}/{path}: holds another spec than the one of {key}; the file is damaged, or two keys begin alike")
+    if put(objects, path, spec).data != spec:
+        raise CorruptOutput(
+            f"{objects.url}/{path}: is not the spec of {key}; the file is damaged (delete it and run again), "
+            "or two keys share their first 16 hex (use another prefix)"
+        )
 
 
 def publish_commit(objects: ObjectStore, id: str, key: str, commit: Commit) -> tuple[Commit, bool]:
@@ -215,15 +234,15 @@ def publish_commit(objects: ObjectStore, id: str, key: str, commit: Commit) -> t
         The commit that counts, and whether it is ours. When another's differs from ours, a divergence is recorded.
     """
     path = layout.commit(id, key, commit.number)
-    if objects.create(path, commit.dumps()):
-        return commit, True
-    found = objects.read(path)
-    if found is None:
-        raise StoreError(f"{objects.url}/{path}: is there and is not; the store contradicts itself, run again")
-    winner = Commit.loads(found.data, f"{objects.url}/{path}")
+    winner = Commit.loads(put(objects, path, commit.dumps()).data, f"{objects.url}/{path}")
     if winner.attempt == commit.attempt:
         return winner, True
     if winner.output != commit.output:
-        record = {"attempt": commit.attempt, "output": commit.output, "winner": winner.attempt, "winner_output": winner.output}
+        record = {
+            "attempt": commit.attempt,
+            "output": commit.output,
+            "winner": winner.attempt,
+            "winner_output": winner.output,
+        }
         objects.create(layout.divergence(id, key, commit.attempt), dumps(record))
     return winner, False

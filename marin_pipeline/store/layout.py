@@ -1,4 +1,6 @@
-"""Where everything lies under a prefix. Pure functions from ids and keys to paths; the format is described in docs/store.md."""
+"""Where everything lies under a prefix. Pure functions from ids and keys to paths; the format is described in
+docs/store.md.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The right to try: one holder a key, renewed while it works, taken over when it is gone.
 
-A lease only saves money: two holders would do work twice, and the create-only commit still admits one winner. No clocks of two machines are
-compared: an observer takes over after it has seen the same (fence, beat) for a whole life by its own monotonic clock, or at once when the
-holder was a process of this boot of this machine that no longer exists.
+A lease only saves money: two holders would do work twice, and the create-only commit still admits one winner. No clocks
+of two machines are compared: an observer takes over after it has seen the same (fence, beat) for a whole life by its
+own monotonic clock, or at once when the holder was a process of this boot of this machine that no longer exists.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -32,7 +33,9 @@ class Holder:
     user: str
     host: str
     machine: str
-    """Names this boot of this machine and its process namespace, so that a process id means something; empty when unknown."""
+    """Names this boot of this machine and its process namespace, so that a process id means something; empty when
+    unknown.
+    """
     pid: int
     started: str
     """When the process started, in the kernel's ticks: tells it from a later one with the same id."""
@@ -63,7 +66,9 @@ class LeaseRecord:
             tree = json.loads(data)
             return cls(tree["fence"], tree["beat"], None if tree["owner"] is None else Holder(**tree["owner"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptOutput(f"{where}: not a lease ({error}); delete it if no run is going on") from error
+            raise CorruptOutput(
+                f"{where}: not a lease ({error}); delete this file when no run is at work on the step"
+            ) from error
 
 
 @functools.cache
@@ -109,6 +114,7 @@ class Lease:
         self._lock = threading.Lock()
         self.lost = False
         """True once somebody else has it."""
+        self._released = False
 
     @property
     def fence(self) -> int:
@@ -116,33 +122,54 @@ class Lease:
         return self._record.fence
 
     def renew(self) -> bool:
-        """Write the next beat. False when the lease is lost."""
-        return self._swap(replace(self._record, beat=self._record.beat + 1))
+        """Write the next beat. False when the lease is lost.
+
+        Raises:
+            StoreError: when the store does not answer; whether the lease is lost is not known then.
+        """
+        with self._lock:
+            return not self._released and self._swap(beat=self._record.beat + 1, owner=self._record.owner)
 
     def release(self) -> None:
-        """Free the lease, if it is still ours."""
-        self._swap(replace(self._record, owner=None))
-
-    def _swap(self, record: LeaseRecord) -> bool:
+        """Free the lease, if it is still ours. A store that cannot be written now is no error: the lease runs out by
+        itself.
+        """
         with self._lock:
-            if self.lost:
-                return False
-            data = record.dumps()
+            if not self._released:
+                self._released = True
+                with suppress(StoreError):
+                    self._swap(beat=self._record.beat, owner=None)
+
+    def _swap(self, beat: int, owner: Holder | None) -> bool:
+        record = replace(self._record, beat=beat, owner=owner)
+        data = record.dumps()
+        while not self.lost:
             self._objects.swap(self._path, data, self._version)
-            # Read back in either case: a reply can be lost after the write was done, and then what is there is what we wrote.
+            # Read back in either case: a reply can be lost after the write was done, and then what is there is what we
+            # wrote.
             found = self._objects.read(self._path)
-            if found is None or found.data != data:
+            if found is not None and found.data == data:
+                self._version, self._record = found.version, record
+                return True
+            if found is None or found.version == self._version or not self._is_ours(found.data):
                 self.lost = True
-                return False
-            self._version = found.version
-            self._record = record
-            return True
+            else:
+                self._version = found.version  # an earlier write of ours whose reply was lost
+        return False
+
+    def _is_ours(self, data: bytes) -> bool:
+        with suppress(CorruptOutput):
+            record = LeaseRecord.loads(data, self._path)
+            return record.fence == self._record.fence and record.owner == self._record.owner
+        return False
 
 
 class Waiting:
     """Tries to get one lease, again and again; remembers what it saw in between."""
 
-    def __init__(self, objects: ObjectStore, path: str, life: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, objects: ObjectStore, path: str, life: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._objects = objects
         self._path = path
         self._life = life
@@ -157,20 +184,15 @@ class Waiting:
         found = self._objects.read(self._path)
         if found is None:
             record = LeaseRecord(1, 0, this_process())
-            if self._objects.create(self._path, record.dumps()):
-                return self._held(record)
-            found = self._objects.read(self._path)
-            if found is None:
-                raise StoreError(f"{self._objects.url}/{self._path}: is there and is not; the store contradicts itself")
+            self._objects.create(self._path, record.dumps())
+            return self._held(record)
         seen = LeaseRecord.loads(found.data, f"{self._objects.url}/{self._path}")
         if seen.owner is not None and not is_dead(seen.owner) and not self._expired(seen):
             self.holder = seen.owner
             return None
         record = LeaseRecord(seen.fence + 1, 0, this_process())
-        if self._objects.swap(self._path, record.dumps(), found.version):
-            return self._held(record)
-        self.holder = seen.owner
-        return None
+        self._objects.swap(self._path, record.dumps(), found.version)
+        return self._held(record)
 
     def _expired(self, seen: LeaseRecord) -> bool:
         mark = (seen.fence, seen.beat)
@@ -179,12 +201,21 @@ class Waiting:
         return self._clock() - self._since >= self._life
 
     def _held(self, record: LeaseRecord) -> Lease | None:
+        """The lease, if what we wrote is what is there: whoever came first has it, whatever the write answered."""
         found = self._objects.read(self._path)
-        return Lease(self._objects, self._path, record, found.version) if found and found.data == record.dumps() else None
+        if found is None:
+            raise StoreError(
+                f"{self._objects.url}/{self._path}: was written and is not there; "
+                "the store contradicts itself, run again"
+            )
+        if found.data == record.dumps():
+            return Lease(self._objects, self._path, record, found.version)
+        self.holder = LeaseRecord.loads(found.data, f"{self._objects.url}/{self._path}").owner
+        return None
 
 
 def read_lease(objects: ObjectStore, path: str) -> Holder | None:
-    """Who holds a lease now, as far as can be told at one look; None when it is free or its holder is certainly gone."""
+    """Who holds a lease now, as far as one look can tell; None when it is free or its holder is certainly gone."""
     found = objects.read(path)
     if found is None:
         return None

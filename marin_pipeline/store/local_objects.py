@@ -1,7 +1,8 @@
 """Objects as files of a local folder.
 
-Create-only is a hard link to a finished file, which the kernel refuses when the name is taken; compare-and-swap holds a lock on the
-folder while it compares and replaces. A killed writer leaves at most a file under `tmp/`, never half an object.
+Create-only is a hard link to a finished file, which the kernel refuses when the name is taken; compare-and-swap holds a
+lock on the folder while it compares and replaces. A killed writer leaves at most a file under `tmp/`, never half an
+object.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from marin_pipeline.store.objects import Found, ObjectInfo, ObjectStore, explain_os_error
@@ -48,6 +49,8 @@ class LocalObjects(ObjectStore):
 
     def swap(self, path: str, data: bytes, version: str) -> bool:
         target = self.root / path
+        if not target.parent.is_dir():
+            return False
         with self._locked(target.parent):
             found = self.read(path)
             if found is None or found.version != version:
@@ -68,7 +71,8 @@ class LocalObjects(ObjectStore):
         except OSError as error:
             raise explain_os_error(error, target, "write") from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # it is not there when the folder could not be made, and scratch harms nobody
+                temporary.unlink()
 
     @contextmanager
     def _locked(self, folder: Path) -> Iterator[None]:
@@ -84,13 +88,16 @@ class LocalObjects(ObjectStore):
 
     def delete(self, path: str) -> None:
         target = self.root / path
-        try:
-            if target.is_dir():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
-        except OSError as error:
-            raise explain_os_error(error, target, "delete") from error
+        while os.path.lexists(target):
+            try:
+                if target.is_dir() and not target.is_symlink():
+                    shutil.rmtree(target)
+                else:
+                    target.unlink()
+            except FileNotFoundError:
+                continue  # somebody else deletes it too
+            except OSError as error:
+                raise explain_os_error(error, target, "delete") from error
 
     def list(self, folder: str) -> list[ObjectInfo]:
         found: list[ObjectInfo] = []
@@ -103,9 +110,10 @@ class LocalObjects(ObjectStore):
                         path = f"{current}/{entry.name}"
                         if entry.is_dir(follow_symlinks=False):
                             todo.append(path)
-                        else:
+                            continue
+                        with suppress(FileNotFoundError):  # deleted while we look
                             found.append(ObjectInfo(path, entry.stat(follow_symlinks=False).st_size))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 raise explain_os_error(error, self.root / current, "list") from error

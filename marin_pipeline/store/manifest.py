@@ -1,7 +1,7 @@
 """The files of an attempt, and the digest of what it made.
 
-A manifest is built from what the store holds, joined with what was written; anything missing or different fails the attempt. Readers go
-from the commit to the manifest to exactly these objects.
+A manifest is built from what the store holds, joined with what was written; anything missing or different fails the
+attempt. Readers go from the commit to the manifest to exactly these objects.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Manifest:
         try:
             return cls(tuple(Entry(**entry) for entry in json.loads(data)["files"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptOutput(f"{where}: not a manifest ({error})") from error
+            raise CorruptOutput(
+                f"{where}: not a manifest ({error}); run the step that made it again with --force"
+            ) from error
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
@@ -103,7 +105,9 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
             found.append((relative, path, information.st_size))
         for name in list(os.scandir(directory)):
             if name.is_symlink() and name.is_dir():
-                raise InputError(f"the output {Path(name.path).relative_to(folder).as_posix()!r} is a link; write the content itself")
+                raise InputError(
+                    f"the output {Path(name.path).relative_to(folder).as_posix()!r} is a link; write the content itself"
+                )
     return iter(sorted(found))
 
 
@@ -117,9 +121,11 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
     written = list(files_below(folder))
     try:
         with ThreadPoolExecutor(4) as pool:
-            digests = list(pool.map(content_digest, [file for _, file, _ in written])) if len(written) > 1 else [
-                content_digest(file) for _, file, _ in written
-            ]
+            digests = (
+                list(pool.map(content_digest, [file for _, file, _ in written]))
+                if len(written) > 1
+                else [content_digest(file) for _, file, _ in written]
+            )
     except OSError as error:
         raise explain_os_error(error, folder, "read what was written") from error
     objects.publish(folder, path)
@@ -129,7 +135,9 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
         info = held.get(f"{path}/{relative}")
         if info is None or info.size != size:
             state = "is missing there" if info is None else f"has {info.size} bytes there, not {size}"
-            raise StoreError(f"{objects.url}/{path}/{relative}: was written, but {state}; the attempt is given up, run again")
+            raise StoreError(
+                f"{objects.url}/{path}/{relative}: was written, but {state}; the attempt is given up, run again"
+            )
         if relative in adopted:
             raise InputError(f"the output {relative!r} was written and adopted from a shard; use two names")
         entries[relative] = Entry(relative, info.path, size, sha256, info.checksum)

@@ -1,7 +1,10 @@
-"""Objects in this process's memory: for tests, and to try a step without leaving anything behind. Works with `--backend inline` only."""
+"""Objects in this process's memory: for tests, and to try a step without leaving anything behind. Works with
+`--backend inline` only.
+"""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -26,7 +29,9 @@ class MemoryObjects(ObjectStore):
     @classmethod
     def named(cls, url: str) -> MemoryObjects:
         """The store with this URL, made at the first call."""
-        return cls._stores.setdefault(url, cls(url))
+        if url not in cls._stores:
+            cls._stores[url] = cls(url)
+        return cls._stores[url]
 
     def _put(self, path: str, data: bytes) -> None:
         self._count += 1
@@ -56,6 +61,7 @@ class MemoryObjects(ObjectStore):
         with self._lock:
             for known in [known for known in self._objects if known == path or known.startswith(path + "/")]:
                 del self._objects[known]
+        shutil.rmtree(Path(self._scratch.name) / path, ignore_errors=True)
 
     def list(self, folder: str) -> list[ObjectInfo]:
         with self._lock:

@@ -1,6 +1,7 @@
 """Objects by path, with the two conditional writes that everything rests on: create only, and compare and swap.
 
-`ObjectStore` is the interface; `local_objects` and `memory_objects` implement it. Paths are relative to the prefix, with `/`.
+`ObjectStore` is the interface; `local_objects` and `memory_objects` implement it. Paths are relative to the prefix,
+with `/`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError, UsageError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that say that there is no room."""
+
+
+class DiskFull(StoreError):
+    """There was no room for what was to be written; nothing was made known."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,9 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object that is not there yet, whole or not at all. False when it is there already: then nothing is written."""
+        """Write an object that is not there yet, whole or not at all. False when it is there already: then nothing is
+        written.
+        """
 
     @abstractmethod
     def swap(self, path: str, data: bytes, version: str) -> bool:
@@ -100,11 +110,33 @@ def open_objects(prefix: str) -> ObjectStore:
     return LocalObjects(Path(rest if separator else prefix).expanduser().absolute())
 
 
+def put(objects: ObjectStore, path: str, data: bytes) -> Found:
+    """Create an object unless it is there, and return what is there then: ours, if its bytes are `data`.
+
+    A reply can be lost after the write was done, so what counts is what is read back, not what the write answered.
+
+    Raises:
+        StoreError: when the object was not written, or the store contradicts itself.
+    """
+    try:
+        if objects.create(path, data):
+            return Found(data, "")
+    except StoreError:
+        found = objects.read(path)
+        if found is None or found.data != data:
+            raise
+        return found
+    found = objects.read(path)
+    if found is None:
+        raise StoreError(f"{objects.url}/{path}: is there and is not; the store contradicts itself, run again")
+    return found
+
+
 def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError:
     """The error that a person should see for `error`."""
     remedies = {
         errno.ENOSPC: "the disk is full; free some space there, or choose another prefix with --prefix, and run again",
-        errno.EDQUOT: "the quota is used up; free some space there, or choose another prefix with --prefix, and run again",
+        errno.EDQUOT: "the quota is used up; free some there, or choose another prefix with --prefix, and run again",
         errno.EACCES: "permission denied; make it writable, or choose another prefix with --prefix",
         errno.EPERM: "not permitted; make it writable, or choose another prefix with --prefix",
         errno.EROFS: "the file system is read-only; choose another prefix with --prefix",
@@ -112,4 +144,5 @@ def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError
         errno.EEXIST: "a file stands where a folder is needed; choose another prefix with --prefix",
     }
     remedy = remedies.get(error.errno or 0, error.strerror or str(error))
-    return StoreError(f"{os.fspath(path)}: cannot {doing}: {remedy}")
+    kind = DiskFull if error.errno in FULL else StoreError
+    return kind(f"{os.fspath(path)}: cannot {doing}: {remedy}")

@@ -39,7 +39,9 @@ def verified(objects: ObjectStore, entry: Entry) -> Path:
         path = objects.local(entry.object)
         information = path.stat()
     except OSError as error:
-        raise CorruptOutput(f"{where}: the committed file cannot be read ({error.strerror or 'missing'}); {remedy}") from error
+        raise CorruptOutput(
+            f"{where}: the committed file cannot be read ({error.strerror or 'missing'}); {remedy}"
+        ) from error
     if information.st_size != entry.size:
         raise CorruptOutput(f"{where}: has {information.st_size} bytes, but {entry.size} were committed; {remedy}")
     if _digest_at(str(path), information.st_size, information.st_mtime_ns) != entry.sha256:
@@ -80,17 +82,22 @@ class FileSet:
 
     def _gathered(self, path: str, found: Mapping[str, Path]) -> Path:
         """A folder of links, for files that lie in several places."""
-        folder = Path(self._scratch.name) / path
         for name, file in found.items():
-            link = Path(self._scratch.name) / name
+            link = self._links / name
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink():
                 os.symlink(file, link)
-        return folder
+        return self._links / path
 
     @functools.cached_property
-    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
-        return tempfile.TemporaryDirectory(prefix="marin-files-")
+    def _links(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=_scratch().name))
+
+
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Folder of this process's links; it lives as long as the process, since a path outlives what it was asked from."""
+    return tempfile.TemporaryDirectory(prefix="marin-files-")
 
 
 def _folder_of(file: Path, name: str, path: str) -> Path | None:

@@ -88,9 +88,7 @@ class Program:
         moments = optimizer.initial(self.recipe.optimizer, parameters, llama.MATRIX_INPUTS)
         return prefixed(PARAMETERS, parameters) | prefixed(OPTIMIZER, moments)
 
-    def _step(
-        self, state: Arrays, tokens: jax.Array, step: jax.Array, factor: jax.Array
-    ) -> tuple[Arrays, jax.Array]:
+    def _step(self, state: Arrays, tokens: jax.Array, step: jax.Array, factor: jax.Array) -> tuple[Arrays, jax.Array]:
         parameters = under(PARAMETERS, state)
         named = hax.named(tokens, self._sequence)
         inputs = named["sequence", :-1].rename({"sequence": llama.POSITION})

@@ -37,6 +37,12 @@ def test_the_code_blocks_run(document: Path, tmp_path: Path) -> None:
             commands = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
         for command in commands:
             done = subprocess.run(
-                shlex.split(command), cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False
+                shlex.split(command),
+                cwd=folder,
+                env=variables,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
             )
             assert done.returncode == 0, f"{document.name}: {command}\n{done.stdout}{done.stderr}"

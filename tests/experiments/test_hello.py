@@ -41,7 +41,11 @@ def test_a_second_run_does_nothing(program: Program, hello: Path) -> None:
 
 def test_an_edited_comment_runs_nothing(program: Program, hello: Path) -> None:
     statuses(program, hello)
-    hello.write_text(hello.read_text().replace("    return len(text.split())", "    # how many words\n\n    return len(text.split())  # all"))
+    hello.write_text(
+        hello.read_text().replace(
+            "    return len(text.split())", "    # how many words\n\n    return len(text.split())  # all"
+        )
+    )
     assert statuses(program, hello) == {"count_words": "cached", "multiply": "cached"}
 
 

@@ -38,7 +38,13 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a jsonl file and, among the good rows, the odd ones that people have."""
     folder = tmp_path_factory.mktemp("texts")
     rows = [json.dumps({"text": text}) for text in docstrings()]
-    rows += [json.dumps({"text": ""}), json.dumps({"text": "word"}), json.dumps({"text": "a\0b"}), '{"text": 3}', "not json"]
+    rows += [
+        json.dumps({"text": ""}),
+        json.dumps({"text": "word"}),
+        json.dumps({"text": "a\0b"}),
+        '{"text": 3}',
+        "not json",
+    ]
     (folder / "docs.jsonl").write_bytes("\n".join(rows).encode() + b"\n" + b'{"text": "\xff\xfe"}\n')
     (folder / "note.txt").write_text("A note of its own, a whole file, with a few more words than the filter asks for.")
     return folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from conftest import StoreDocuments
+from tests.steps.conftest import StoreDocuments
 
 from marin_pipeline import test_context
 from marin_pipeline.core.errors import InputError

@@ -160,7 +160,14 @@ def test_greedy_generation_takes_the_token_of_least_loss(trained: Artifact[Train
 
     predictor = Predictor((trained / "checkpoint").path, MODEL, 300)
     (made,) = generate_tokens(
-        predictor, [[7, 8]], end_of_document=0, vocabulary=300, tokens=1, length=LENGTH, temperature=0, seed=0,
+        predictor,
+        [[7, 8]],
+        end_of_document=0,
+        vocabulary=300,
+        tokens=1,
+        length=LENGTH,
+        temperature=0,
+        seed=0,
         progress=lambda done, total: None,
     )
     context = np.tile(np.array([[0, 7, 8]], np.int32), (300, 1))

@@ -1,6 +1,7 @@
 """What the scheduler asks of a backend: take a task, say what happened, stop.
 
-A backend runs tasks and knows nothing of graphs, leases or commits. `inline` runs them in this process, `local` in worker processes.
+A backend runs tasks and knows nothing of graphs, leases or commits. `inline` runs them in this process, `local` in
+worker processes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ class Event:
     failed: Failed | None = None
 
 
+def stopped(task: Task) -> Event:
+    """The end of a task that did not save anything before it was stopped."""
+    message = f"{task.name} was stopped; run the same command again to go on"
+    return Event(task.task, failed=Failed("stopped", message, ""))
+
+
 class Backend(Protocol):
     """Where tasks run."""
 
@@ -39,6 +46,12 @@ class Backend(Protocol):
 
     def events(self, timeout: float) -> list[Event]:
         """What has happened, at the latest after `timeout` seconds."""
+        ...
+
+    def interrupt(self) -> None:
+        """The run was asked to stop. Called inside a signal handler, at any point of the main thread: it may raise
+        `KeyboardInterrupt` into a step that runs there, and else only takes note; `stop` follows from the loop.
+        """
         ...
 
     def stop(self) -> None:

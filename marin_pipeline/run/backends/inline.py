@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, TextIO
 
 from marin_pipeline.core.errors import Stopped
 from marin_pipeline.core.step import Step
-from marin_pipeline.run.attempt import describe_failure, run_attempt
-from marin_pipeline.run.backends.base import Event
+from marin_pipeline.run.attempt import ShardFailed, describe_failure, run_attempt
+from marin_pipeline.run.backends.base import Event, stopped
 from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
 from marin_pipeline.store import layout
@@ -26,7 +28,9 @@ class InlineBackend:
         self._objects = objects
         self._queue: list[tuple[Task, Step[Any, Any]]] = []
         self._events: list[Event] = []
-        self._stopping = False
+        self._running = False
+        self._asked = 0
+        self._listens = False
 
     def room(self) -> int:
         return 0 if self._queue else 1
@@ -37,17 +41,28 @@ class InlineBackend:
     def events(self, timeout: float) -> list[Event]:
         if self._queue:
             self._events.append(self._run(*self._queue.pop(0)))
+        elif not self._events:
+            time.sleep(timeout)
         happened, self._events = self._events, []
         return happened
+
+    def _is_stopping(self) -> bool:
+        self._listens = True
+        return self._asked > 0
 
     def _run(self, task: Task, step: Step[Any, Any]) -> Event:
         def run_shards(tasks: Sequence[Task]) -> None:
             for each in tasks:
-                if self._stopping:
+                if self._asked:
                     raise Stopped(f"{task.name} stopped as asked; run the same command again to go on")
-                run_shard(self._objects, each)
+                try:
+                    run_shard(self._objects, each)
+                except Exception as error:
+                    raise ShardFailed(describe_failure(error, each), each.name) from error
 
+        self._listens = False
         try:
+            self._running = True
             with self._captured(task):
                 finished = run_attempt(
                     self._objects,
@@ -55,31 +70,43 @@ class InlineBackend:
                     step=step,
                     map_runner=run_shards,
                     report=lambda event: self._events.append(Event(task.task, progress=event)),
-                    is_stopping=lambda: self._stopping,
+                    is_stopping=self._is_stopping,
                 )
             return Event(task.task, finished=finished)
-        except (Exception, KeyboardInterrupt, SystemExit) as error:
-            if isinstance(error, KeyboardInterrupt) and not self._stopping:
-                raise
+        except BaseException as error:  # noqa: BLE001 - whatever a step raises is described to the scheduler, which decides
+            if self._asked and isinstance(error, KeyboardInterrupt):
+                return stopped(task)
             return Event(task.task, failed=describe_failure(error, task))
+        finally:
+            self._running = False
 
     @contextlib.contextmanager
     def _captured(self, task: Task) -> Iterator[None]:
         """What is printed goes to the attempt's log, and to stderr for whoever sits in front of it."""
         attempt = layout.attempt(task.id, task.key, task.attempt)
         folder = self._objects.folder(f"{attempt}/log")
-        with (folder / "log.txt").open("a", encoding="utf-8", errors="replace") as log:
-            copy = _Tee(log, sys.__stderr__ or sys.stderr)
-            with contextlib.redirect_stdout(copy), contextlib.redirect_stderr(copy):  # pyright: ignore[reportArgumentType]
+        with (folder / "log.txt").open("ab", buffering=0) as log:
+            copy = io.TextIOWrapper(
+                _Tee(log, sys.__stderr__ or sys.stderr),  # pyright: ignore[reportArgumentType] - a stream without a name
+                encoding="utf-8",
+                errors="backslashreplace",
+                write_through=True,
+            )
+            with contextlib.redirect_stdout(copy), contextlib.redirect_stderr(copy):
                 try:
                     yield
                 finally:
-                    log.flush()
                     if not self._objects.shared:
                         self._objects.publish(folder, f"{attempt}/log")
 
+    def interrupt(self) -> None:
+        self._asked += 1
+        if self._running and (self._asked > 1 or not self._listens):
+            raise KeyboardInterrupt
+
     def stop(self) -> None:
-        self._stopping = True
+        self._events.extend(stopped(task) for task, _ in self._queue)
+        self._queue.clear()
 
     def cancel(self, task: str) -> None:
         self._queue = [(each, step) for each, step in self._queue if each.task != task]
@@ -88,24 +115,22 @@ class InlineBackend:
         self._queue.clear()
 
 
-class _Tee:
-    """A text stream that writes to two."""
+class _Tee(io.BufferedIOBase):
+    """A stream of bytes that writes to a log and to the screen."""
 
-    def __init__(self, log: IO[str], screen: TextIO) -> None:
+    def __init__(self, log: IO[bytes], screen: TextIO) -> None:
         self._log = log
         self._screen = screen
-        self.encoding = "utf-8"
 
-    def write(self, text: str) -> int:
-        self._screen.write(text)
-        return self._log.write(text)
+    def writable(self) -> bool:
+        return True
 
-    def flush(self) -> None:
-        self._log.flush()
+    def write(self, data: Any) -> int:
+        plain = bytes(data)
+        self._screen.write(plain.decode("utf-8", "backslashreplace"))
         self._screen.flush()
-
-    def isatty(self) -> bool:
-        return False
+        self._log.write(plain)
+        return len(plain)
 
     def fileno(self) -> int:
         return self._screen.fileno()

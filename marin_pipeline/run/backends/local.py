@@ -1,11 +1,13 @@
-"""Runs tasks in worker processes beside this one: started afresh, never forked, kept warm between tasks, gone when the driver is gone.
+"""Runs tasks in worker processes beside this one: started afresh, never forked, kept warm between tasks, gone when the
+driver is gone.
 
-A step that waits for its `ctx.map` does not count against the number of tasks at once, so shards can always go on. A step that wants jax gets a
-process of its own. All of it happens in the thread that asks for events.
+A step that waits for its `ctx.map` does not count against the number of tasks at once, so shards can always go on. A
+step that wants jax gets a process of its own. All of it happens in the thread that asks for events.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -20,14 +22,23 @@ from typing import Any
 
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.attempt import Failed, Finished
-from marin_pipeline.run.backends.base import Event
+from marin_pipeline.run.backends.base import Event, stopped
 from marin_pipeline.run.channel import Channel
 from marin_pipeline.run.task import Task
 
 SHARD_TRIES = 3
 """How often a shard is started whose worker is lost."""
 
-_START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from marin_pipeline.run.worker import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
+_WATCH = 'while read -r line; do groups=$line; done; for group in $groups; do kill -s KILL -- "-$group"; done'
+"""Reads the process groups of the workers, of which the last line counts, and ends them when the driver is gone without
+a word. A worker ends with its driver by itself; this reaches what its step has started.
+"""
+
+_START = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from marin_pipeline.run.worker import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
+)
+"""The program of a worker: the driver's search path first, so that it imports what the driver imported."""
 
 
 @dataclass
@@ -43,6 +54,8 @@ class _Process:
     """Shards that its step waits for."""
     listens: bool = False
     """Its step asks whether to stop."""
+    ready: bool = False
+    """It has come up."""
 
 
 @dataclass
@@ -81,6 +94,7 @@ class LocalBackend:
         self._queue = _State()
         self._selector = selectors.DefaultSelector()
         self._events: list[Event] = []
+        self._watch: subprocess.Popen[bytes] | None = None
 
     def _busy(self) -> int:
         return sum(1 for process in self._processes if process.task is not None and not process.waiting)
@@ -123,7 +137,11 @@ class LocalBackend:
                 if process.task is None and not process.single:
                     return process
         ours, theirs = socket.socketpair()
-        arguments = [json.dumps([os.path.abspath(entry or ".") for entry in sys.path]), str(theirs.fileno()), str(os.getpid())]
+        arguments = [
+            json.dumps([os.path.abspath(entry or ".") for entry in sys.path]),
+            str(theirs.fileno()),
+            str(os.getpid()),
+        ]
         popen = subprocess.Popen(
             [sys.executable, "-c", _START, *arguments],
             pass_fds=[theirs.fileno()],
@@ -135,7 +153,24 @@ class LocalBackend:
         process = _Process(popen, Channel(ours), single)
         self._processes.append(process)
         self._selector.register(ours, selectors.EVENT_READ, process)
+        self._tell_watch()
         return process
+
+    def _tell_watch(self) -> None:
+        """Keep the watch's list of process groups current. It is a process of its own, so that it outlives this one."""
+        if self._watch is None:
+            self._watch = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCH],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        if self._watch.stdin is not None:
+            with contextlib.suppress(OSError):  # somebody ended the watch; the workers still end by themselves
+                groups = " ".join(str(process.process.pid) for process in self._processes)
+                self._watch.stdin.write(f"{groups}\n".encode())
+                self._watch.stdin.flush()
 
     def _give(self, process: _Process, task: Task) -> None:
         process.task, process.listens = task, False
@@ -143,6 +178,8 @@ class LocalBackend:
 
     def _handle(self, process: _Process, message: dict[str, Any]) -> None:
         kind, task = message["event"], process.task
+        if kind == "ready":
+            process.ready = True
         if task is None:
             return
         if kind == "progress":
@@ -157,6 +194,8 @@ class LocalBackend:
             self._ended(process, None, message["finished"])
         elif kind == "failed":
             self._ended(process, Failed(**message["failed"]), None)
+        if kind in ("finished", "failed") and (not message["clean"] or (process.single and task.kind == "step")):
+            self._end(process)
 
     def _ended(self, process: _Process, failed: Failed | None, finished: dict[str, Any] | None) -> None:
         task = process.task
@@ -171,8 +210,6 @@ class LocalBackend:
             self._events.append(Event(task.task, failed=failed))
         elif finished is not None:
             self._events.append(Event(task.task, finished=Finished(**finished)))
-        if process.single and task.kind == "step":
-            self._end(process)
 
     def _answer(self, shard: _Shard, failed: Failed | None) -> None:
         if not shard.wanted:
@@ -195,13 +232,13 @@ class LocalBackend:
         self._end(process)
         if task is None:
             return
-        failed = Failed("infrastructure", f"its worker process was lost ({_how_ended(process.process.returncode)})", "", again=True)
+        failed = _why_lost(process)
         if task.kind == "shard":
             shard = self._shards_running.pop(task.task)
             shard.tries += 1
             if not shard.wanted:
                 return
-            if shard.tries < SHARD_TRIES:
+            if failed.again and shard.tries < SHARD_TRIES:
                 self._queue.shards.appendleft(shard)
             else:
                 self._answer(shard, failed)
@@ -216,8 +253,13 @@ class LocalBackend:
         process.channel.close()
         process.task = None
         _kill(process.process)
+        self._tell_watch()
+
+    def interrupt(self) -> None:
+        """Nothing to do here: the loop calls `stop` within the time of a poll."""
 
     def stop(self) -> None:
+        self._events.extend(stopped(task) for task in self._queue.steps)
         self._queue = _State()
         for process in list(self._processes):
             task = process.task
@@ -227,7 +269,7 @@ class LocalBackend:
                 process.channel.send({"event": "stop"})
             else:
                 self._end(process)
-                self._events.append(Event(task.task, failed=Failed("stopped", f"{task.name} was stopped; run the same command again", "")))
+                self._events.append(stopped(task))
 
     def cancel(self, task: str) -> None:
         self._queue.steps = deque(each for each in self._queue.steps if each.task != task)
@@ -241,6 +283,10 @@ class LocalBackend:
         for process in list(self._processes):
             self._end(process)
         self._selector.close()
+        if self._watch is not None:
+            with contextlib.suppress(OSError):
+                self._watch.communicate()
+            self._watch = None
 
 
 def _kill(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:
@@ -257,14 +303,23 @@ def _kill(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:
             continue
 
 
-def _how_ended(code: int | None) -> str:
+def _why_lost(process: _Process) -> Failed:
+    """What a worker's end says. One that was killed may do better the next time, one that ended itself will not."""
+    code = process.process.returncode
+    if not process.ready:
+        how = "it does not answer" if code is None else f"it ended with code {code}"
+        remedy = "what it printed stands above; see that `python -c 'import marin_pipeline'` works"
+        return Failed("infrastructure", f"a worker process could not be started ({how}); {remedy}", "")
+    if code is not None and code >= 0:
+        message = (
+            f"ended its own process with exit code {code} (os._exit, or a library that does so); raise an error instead"
+        )
+        return Failed("user", message, "")
     if code is None:
-        return "it does not answer"
-    if code >= 0:
-        return f"it ended with exit code {code}"
+        return Failed("infrastructure", "its worker process was lost (it does not answer)", "", again=True)
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
     hint = "; if nobody killed it, the machine may have run out of memory" if -code == signal.SIGKILL else ""
-    return f"killed by {name}{hint}"
+    return Failed("infrastructure", f"its worker process was lost (killed by {name}{hint})", "", again=True)

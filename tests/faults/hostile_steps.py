@@ -1,0 +1,136 @@
+"""Steps that do what no step should."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from typing import Any
+
+from marin_pipeline import Context, step
+
+
+class Abort(BaseException):
+    """Not an Exception."""
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@step
+def prints_binary(ctx: Context) -> int:
+    sys.stdout.buffer.write(b"\xff\x00binary\n")
+    sys.stdout.flush()
+    print("\udcff surrogate")
+    return 1
+
+
+@step
+def closes_stdout(ctx: Context) -> int:
+    print("before")
+    sys.stdout.close()
+    return 1
+
+
+@step
+def prints(ctx: Context, text: str) -> int:
+    print(text)
+    subprocess.run(["sh", "-c", f"echo child {text}; echo child error {text} >&2"], check=True)
+    return 1
+
+
+@step
+def exits(ctx: Context, code: int, hard: bool) -> int:
+    if hard:
+        os._exit(code)
+    sys.exit(code)
+
+
+@step
+def aborts(ctx: Context) -> int:
+    raise Abort("no")
+
+
+@step
+def interrupts(ctx: Context) -> int:
+    raise KeyboardInterrupt
+
+
+@step
+def raises_unprintable(ctx: Context) -> int:
+    raise Unprintable
+
+
+@step
+def stops_unasked(ctx: Context) -> int:
+    raise ctx.stop()
+
+
+@step
+def returns_wrong(ctx: Context) -> int:
+    answer: Any = "seven"
+    return answer
+
+
+@step
+def returns_unkeyable(ctx: Context) -> Any:
+    return lambda: 1
+
+
+@step
+def writes_link(ctx: Context) -> int:
+    (ctx.out / "link").symlink_to("/etc/hostname")
+    return 1
+
+
+@step
+def writes_value(ctx: Context) -> int:
+    (ctx.out / "value.json").write_text("{}")
+    return 1
+
+
+@step
+def writes_odd_names(ctx: Context) -> int:
+    for name in ("a b", "line\nbreak", "quote\"'", "ünï", "-rf", "a\\b"):
+        (ctx.out / name).write_text(name)
+    return 1
+
+
+@step
+def removes_its_folder(ctx: Context) -> int:
+    ctx.out.rmdir()
+    return 1
+
+
+@step
+def leaves_a_child(ctx: Context) -> int:
+    child = subprocess.Popen(["sleep", "60"])
+    (ctx.records / "child").write_text(str(child.pid))
+    return child.pid
+
+
+@step
+def fills_the_disk(ctx: Context) -> int:
+    (ctx.out / "half").write_bytes(b"x" * 1000)
+    with open("/dev/full", "wb") as full:
+        full.write(b"x" * 100_000)
+    return 1
+
+
+@step
+def fills_the_disk_in_words(ctx: Context) -> int:
+    """As libraries in C say it: with the text of the error only."""
+    (ctx.out / "half").write_bytes(b"x" * 1000)
+    raise RuntimeError("INTERNAL: write failed: No space left on device")
+
+
+@step
+def fills_the_disk_inside(ctx: Context) -> int:
+    (ctx.out / "half").write_bytes(b"x" * 1000)
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere/file")
+    except OSError as error:
+        raise ValueError("could not save") from error

@@ -1,0 +1,122 @@
+"""Whatever a step does, the run says which step and why, and the next step runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marin_pipeline import Artifact
+from tests.faults import hostile_steps as hostile
+from tests.run.sample_steps import number
+from tests.run.sessions import Bench, failure, step_folder, value, wait_until
+
+
+def refused(bench: Bench, artifact: Artifact[Any], *texts: str) -> None:
+    """The step fails with these words; another one in the same worker does not; nothing is committed."""
+    following = number(value=int(artifact.key[:8], 16))
+    result = bench.run([artifact, following], max_parallel=1)
+    assert result.settled[artifact.key].outcome == "failed"
+    assert result.settled[following.key].outcome == "done"
+    assert result.exit_code == 1
+    for text in texts:
+        assert text in failure(result)
+    assert not (step_folder(bench, artifact) / "commits").exists()
+    assert list((step_folder(bench, artifact) / "failures").iterdir())
+
+
+def test_a_step_may_print_anything(bench: Bench) -> None:
+    assert bench.run([hostile.prints_binary(), hostile.prints(text="words")], max_parallel=1).ok
+    (log,) = step_folder(bench, hostile.prints_binary()).glob("attempts/*/log/log.txt")
+    assert b"binary\n" in log.read_bytes()
+
+
+def test_a_step_may_close_stdout(bench: Bench) -> None:
+    assert bench.run([hostile.closes_stdout(), hostile.prints(text="after")], max_parallel=1).ok
+    (log,) = step_folder(bench, hostile.closes_stdout()).glob("attempts/*/log/log.txt")
+    assert log.read_text() == "before\n"
+
+
+def test_what_children_print_is_kept_too(local: Bench) -> None:
+    local.run(hostile.prints(text="x"))
+    (log,) = step_folder(local, hostile.prints(text="x")).glob("attempts/*/log/log.txt")
+    assert log.read_text() == "x\nchild x\nchild error x\n"
+
+
+def test_sys_exit_is_an_error_even_with_0(bench: Bench) -> None:
+    refused(bench, hostile.exits(code=0, hard=False), "the step called exit(0); raise an error instead")
+
+
+def test_os_exit_is_the_steps_own_error_and_is_not_tried_again(local: Bench) -> None:
+    refused(local, hostile.exits(code=3, hard=True), "ended its own process with exit code 3")
+    assert "retry" not in [notice.verb for notice in local.notices]
+
+
+def test_a_base_exception_is_an_error_of_the_step(bench: Bench) -> None:
+    refused(bench, hostile.aborts(), "Abort: no", "in aborts")
+    refused(bench, hostile.interrupts(), "KeyboardInterrupt")
+
+
+def test_an_error_without_a_text_is_still_told(bench: Bench) -> None:
+    refused(bench, hostile.raises_unprintable(), "Unprintable")
+
+
+def test_a_step_that_stops_unasked_is_not_done(bench: Bench) -> None:
+    result = bench.run(hostile.stops_unasked())
+    assert result.exit_code == 1
+    (settled,) = result.settled.values()
+    assert settled.message == "stops_unasked stopped as asked; run the same command again to go on"
+
+
+def test_a_value_of_another_type_is_refused(bench: Bench) -> None:
+    refused(bench, hostile.returns_wrong(), "the returned value: expected int, got 'seven'")
+
+
+def test_a_value_that_cannot_be_written_is_refused(bench: Bench) -> None:
+    refused(
+        bench,
+        hostile.returns_unkeyable(),
+        "step returns_unkeyable (hostile_steps.py:",
+        "a lambda has no stable identity",
+    )
+
+
+def test_a_link_and_the_values_name_are_refused(bench: Bench) -> None:
+    refused(bench, hostile.writes_link(), "the output 'link' is a link; write the content itself")
+    refused(bench, hostile.writes_value(), "wrote value.json, which is kept for the returned value")
+
+
+def test_a_step_that_removes_its_folder_is_told(bench: Bench) -> None:
+    refused(bench, hostile.removes_its_folder(), "No such file or directory")
+
+
+def test_odd_names_are_kept(bench: Bench) -> None:
+    result = bench.run(hostile.writes_odd_names())
+    artifact = result.artifacts["writes_odd_names"]
+    assert len(artifact.files) == 6
+    assert all((artifact / name).read_text() == name for name in artifact.files)
+
+
+def test_a_child_that_a_step_leaves_ends_with_its_worker(local: Bench) -> None:
+    result = local.run(hostile.leaves_a_child())
+    child = value(result, "leaves_a_child")
+    wait_until(lambda: not _alive(child))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "step", [hostile.fills_the_disk, hostile.fills_the_disk_in_words, hostile.fills_the_disk_inside]
+)
+def test_a_full_disk_is_named_with_a_remedy_and_what_was_written_is_removed(bench: Bench, step: Any) -> None:
+    artifact = step()
+    refused(bench, artifact, "the disk is full; free some space there, or choose another prefix with --prefix")
+    assert not list(step_folder(bench, artifact).glob("attempts/*/out"))
+    (record,) = (step_folder(bench, artifact) / "failures").iterdir()
+    assert '"kind":"infrastructure"' in record.read_text()

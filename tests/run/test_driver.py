@@ -1,0 +1,77 @@
+"""`run` and `load` from Python, stores in memory, and graphs of a size."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from marin_pipeline import load, run
+from marin_pipeline.core.errors import StoreError, UsageError
+from marin_pipeline.run.driver import RunFailed
+from tests.run.sample_steps import add, fails, increment, number, times, words
+from tests.run.sessions import Bench, outcomes, value
+
+
+def test_run_returns_the_artifact_with_its_output_and_load_finds_it(bench: Bench) -> None:
+    prefix = str(bench.prefix)
+    target = times(count=words(text="a bb"), factor=2)
+    assert run(target, prefix=prefix, backend=bench.backend).value == 4
+    found = load("words", prefix=prefix)
+    assert (found.value.words, found.value.longest) == (2, "bb")
+    assert (found / "words.txt").read_text() == "a\nbb"
+    assert load(target.key[:8], prefix=prefix).value == 4
+    with pytest.raises(UsageError, match="'nothing' is no name and no key"):
+        load("nothing", prefix=prefix)
+
+
+def test_a_failed_run_says_why_with_the_traceback_first(inline: Bench) -> None:
+    with pytest.raises(RunFailed) as caught:
+        run([add(numbers=[fails(word="grue")])], prefix=str(inline.prefix), backend="inline")
+    text = str(caught.value)
+    assert text.index("in fails") < text.index("add: blocked by fails")
+
+
+def test_an_unknown_option_is_refused(inline: Bench) -> None:
+    with pytest.raises(UsageError, match="no option speed"):
+        run(number(value=1), speed=3)
+    for option, wrong in (("code", "maybe"), ("max_parallel", 0), ("lease_life", 0.0), ("backend", "cloud")):
+        with pytest.raises(UsageError, match=str(wrong)):
+            run(number(value=1), prefix=str(inline.prefix), **{option: wrong})
+
+
+def test_a_life_of_a_lease_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARIN_LEASE_SECONDS", "soon")
+    with pytest.raises(UsageError, match="MARIN_LEASE_SECONDS='soon'"):
+        run(number(value=1))
+
+
+def test_a_store_in_memory_is_for_inline_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    assert run(times(count=words(text="a b")), prefix=url, backend="inline").value == 2
+    assert run(times(count=words(text="a b")), prefix=url, backend="inline", force=["words"]).value == 2
+    with pytest.raises(UsageError, match="seen by this process only; add --backend inline"):
+        run(number(value=1), prefix=url)
+
+
+def test_a_prefix_that_is_a_file_is_refused_before_anything_runs(inline: Bench, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="a file stands where a folder is needed; choose another prefix"):
+        run(number(value=1), prefix=str(tmp_path / "file"), backend="inline")
+    assert not inline.ran()
+
+
+def test_two_thousand_small_steps_run(inline: Bench) -> None:
+    result = inline.run(add(numbers=[number(value=each) for each in range(2000)]))
+    assert result.ok
+    assert value(result, "add") == sum(range(2000))
+
+
+def test_a_chain_of_three_thousand_runs_without_recursion(inline: Bench) -> None:
+    last = number(value=0)
+    for _ in range(3000):
+        last = increment(before=last)
+    result = inline.run(last)
+    assert set(outcomes(result).values()) == {"done"}
+    assert result.bound(last.key).value == 3000

@@ -1,0 +1,125 @@
+"""A plan says what would be done and why: argument, code, version, input, stale, drift, blocked."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marin_pipeline.run import drawing
+from tests.conftest import Program
+from tests.run.sample_steps import fails, number, times, words
+from tests.run.sessions import Bench
+
+PROJECT = '[project]\nname = "sample"\n'
+VERSIONED = """
+from marin_pipeline import Artifact, Context, main, step
+
+@step(version=1)
+def make(ctx: Context, size: int) -> int:
+    return size * 2
+
+@step(version=1)
+def use(ctx: Context, made: Artifact[int], note: str) -> int:
+    return made.value
+
+def build(note: str = "a") -> Artifact[int]:
+    return use(made=make(size=3), note=note)
+
+if __name__ == "__main__":
+    main(build)
+"""
+
+
+def test_a_changed_argument_is_named_with_both_values(inline: Bench) -> None:
+    inline.run(times(count=words(text="a b"), factor=2))
+    assert inline.reasons(times(count=words(text="a b"), factor=3)) == {"words": "", "times": "factor 2 → 3"}
+
+
+def test_a_changed_input_is_named_by_its_root_cause(inline: Bench) -> None:
+    inline.run(times(count=words(text="a b")))
+    assert inline.reasons(times(count=words(text="a b c"))) == {
+        "words": "text 'a b' → 'a b c'",
+        "times": "downstream of words",
+    }
+
+
+def test_two_keys_under_one_name_are_shown_with_their_keys(inline: Bench) -> None:
+    targets = [number(value=1), number(value=2)]
+    assert list(inline.statuses(targets)) == [f"number[{each.key[:8]}]" for each in targets]
+    only = f"number[{targets[1].key[:8]}]"
+    assert inline.outcomes(targets, only=only) == {only: "done"}
+
+
+def test_until_and_only_leave_the_names_as_they_are_in_the_whole(inline: Bench) -> None:
+    targets = [number(value=1), number(value=2)]
+    first = f"number[{targets[0].key[:8]}]"
+    assert list(inline.statuses(targets, until=first)) == [first]
+
+
+def test_only_runs_one_step_and_its_inputs_must_be_there(inline: Bench) -> None:
+    target = times(count=words(text="a"))
+    assert inline.outcomes(target, only="times") == {"words": "blocked", "times": "blocked"}
+    assert inline.outcomes(target, only="words") == {"words": "done"}
+    assert inline.outcomes(target, only="times") == {"words": "cached", "times": "done"}
+
+
+def test_what_is_forced_and_left_out_is_a_contradiction(inline: Bench) -> None:
+    with pytest.raises(Exception, match="times is asked for, and left out by --until or --only"):
+        inline.plan(times(count=words(text="a")), until="words", force="times")
+
+
+def test_pictures_are_valid_whatever_a_reason_says(inline: Bench) -> None:
+    target = times(count=words(text="<&\"'\x1b[31m\x00"))
+    inline.run(fails(word="\x1b[31m<b>"))
+    for artifact in (target, fails(word="\x1b[31m<b>")):
+        plan = inline.plan(artifact)
+        root = xml.etree.ElementTree.fromstring(drawing.svg(plan))
+        assert root.tag.endswith("svg")
+        assert drawing.mermaid(plan).startswith("flowchart TD\n")
+
+
+@pytest.fixture
+def versioned(tmp_path: Path, program: Program) -> tuple[Callable[..., Any], Path]:
+    """A project whose steps have versions, already run; the program and its file."""
+    file = tmp_path / "project" / "versioned.py"
+    file.parent.mkdir()
+    (file.parent / "pyproject.toml").write_text(PROJECT)
+    file.write_text(VERSIONED)
+    assert program(file).code == 0
+    file.write_text(VERSIONED.replace("size * 2", "size + size"))
+    return program, file
+
+
+def test_drift_is_shown_and_nothing_new_is_built_on_it(versioned: tuple[Program, Path]) -> None:
+    program, file = versioned
+    plan = {line["name"]: line for line in program(file, "plan", "--json").events}
+    assert plan["make"]["status"] == "drift"
+    assert "versioned:make" in plan["make"]["reason"]
+    assert plan["use"]["status"] == "cached"
+    assert program(file, "plan", "--check").code == 3
+    assert program(file, "--json").code == 0
+    ran = program(file, "--json", "--note", "b")
+    assert ran.code == 1
+    assert {name: step["status"] for name, step in ran.summary.items()} == {"make": "cached", "use": "blocked"}
+    assert "--code accept" in ran.summary["use"]["message"]
+
+
+def test_drift_that_is_accepted_stays_accepted_with_its_reason(versioned: tuple[Program, Path], tmp_path: Path) -> None:
+    program, file = versioned
+    ran = program(file, "--json", "--note", "b", "--code", "accept", "--reason", "the same sum")
+    assert {name: step["status"] for name, step in ran.summary.items()} == {"make": "cached", "use": "done"}
+    (record,) = (tmp_path / "store").glob("steps/sample/make/*/accepted/*.json")
+    assert "the same sum" in record.read_text()
+    assert program(file, "plan", "--check", "--note", "b").code == 0
+
+
+def test_drift_that_is_rerun_makes_a_new_commit(versioned: tuple[Program, Path], tmp_path: Path) -> None:
+    program, file = versioned
+    ran = program(file, "--json", "--code", "rerun")
+    assert {name: step["status"] for name, step in ran.summary.items()} == {"make": "done", "use": "cached"}
+    (commits,) = (tmp_path / "store").glob("steps/sample/make/*/commits")
+    assert sorted(file.name for file in commits.iterdir()) == ["1.json", "2.json"]

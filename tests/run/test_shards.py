@@ -1,0 +1,78 @@
+"""`ctx.map`: by content, in order, and named in errors."""
+
+from __future__ import annotations
+
+from tests.run.sample_steps import joined, nested, squares
+from tests.run.sessions import Bench, digests, failure, step_folder, value
+
+
+def test_results_are_in_the_order_of_the_items(bench: Bench) -> None:
+    assert value(bench.run(squares(numbers=[3, 1, 2], offset=1)), "squares") == [10, 2, 5]
+    assert bench.ran() == {"squares": 1, "square": 3}
+
+
+def test_one_added_item_computes_one_shard(bench: Bench) -> None:
+    bench.run(squares(numbers=[1, 2, 3]))
+    bench.ran()
+    assert value(bench.run(squares(numbers=[4, 3, 2, 1, 3])), "squares") == [16, 9, 4, 1, 9]
+    assert bench.ran() == {"squares": 1, "square": 1}
+
+
+def test_other_common_arguments_compute_all(bench: Bench) -> None:
+    bench.run(squares(numbers=[1, 2]))
+    bench.ran()
+    bench.run(squares(numbers=[1, 2], offset=1))
+    assert bench.ran() == {"squares": 1, "square": 2}
+
+
+def test_adopted_files_are_read_by_dependents_through_the_manifest(bench: Bench) -> None:
+    target = joined(squares=squares(numbers=[2, 3]))
+    assert value(bench.run(target), "joined") == "4 9"
+    out = step_folder(bench, squares(numbers=[2, 3])) / "attempts"
+    assert [file.name for file in out.glob("*/out/*")] == ["value.json"]
+
+
+def test_files_of_dependencies_and_of_shards_are_items(bench: Bench) -> None:
+    target = nested(squares=squares(numbers=[2]), numbers=[5, 6])
+    assert value(bench.run(target), "nested") == ["44", "252525", "363636"]
+    bench.ran()
+    bench.run(nested(squares=squares(numbers=[2, 9]), numbers=[6]))
+    assert bench.ran() == {"squares": 1, "square": 1, "nested": 1}
+
+
+def test_a_failed_shard_is_named_and_the_others_are_kept(bench: Bench) -> None:
+    result = bench.run(squares(numbers=[1, 13, 2]))
+    assert "squares[1]: ValueError: thirteen is unlucky" in failure(result)
+    assert "in square\n" in failure(result)
+    kept = bench.ran()["square"]
+    assert bench.run(squares(numbers=[1, 2])).ok
+    assert bench.ran()["square"] == 3 - kept
+
+
+def test_a_failed_shard_leaves_no_files(bench: Bench) -> None:
+    bench.run(squares(numbers=[13]))
+    assert not [file for file in (bench.prefix / "shards").rglob("*") if file.is_file() and "log" not in file.parts[-2]]
+
+
+def test_a_forced_step_reads_no_earlier_shards(bench: Bench) -> None:
+    target = squares(numbers=[1, 2])
+    first = digests(bench.run(target))
+    bench.ran()
+    assert digests(bench.run(target, force="squares")) == first
+    assert bench.ran() == {"squares": 1, "square": 2}
+
+
+def test_a_damaged_shard_record_is_named_with_its_remedy(bench: Bench) -> None:
+    bench.run(squares(numbers=[1]))
+    (record,) = (bench.prefix / "shards").rglob("record.json")
+    record.write_text("{")
+    assert "record.json: not a record of a shard" in failure(bench.run(squares(numbers=[1, 2])))
+
+
+def test_changed_bytes_of_an_adopted_file_are_not_believed_and_force_gets_past(bench: Bench) -> None:
+    made = squares(numbers=[2, 3])
+    bench.run(made)
+    for file in (bench.prefix / "shards").rglob("square.txt"):
+        file.write_text("8")
+    assert "its bytes are not those that were committed" in failure(bench.run(joined(squares=made)))
+    assert bench.run(joined(squares=made), force="squares").ok
