@@ -1,8 +1,8 @@
-"""The quick start: a corpus curated, a tokenizer and a small language model trained on it, and its held-out bits per byte, in minutes.
+"""The quick start: a corpus curated, a small language model trained on it, and its held-out bits per byte, in minutes.
 
-python experiments/quickstart.py                             the documentation that the installed packages carry
-python experiments/quickstart.py --documents my/texts        your own text: jsonl, parquet, text files, or a folder of them
-python experiments/quickstart.py train.steps=30              any argument of any step
+python experiments/quickstart.py                        the documentation that the installed packages carry
+python experiments/quickstart.py --documents my/texts   your own text: jsonl, parquet, text files, or a folder
+python experiments/quickstart.py train.steps=30         any argument of any step
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,17 @@ from steps.train_tokenizer import train_tokenizer
 
 PACKAGES = ("numpy", "jax", "optax", "pandas", "datasets", "pyarrow")
 
-# Documentation is short, and full of symbols and code: the bounds that were set for web pages would leave a third of it.
+# Documentation is short, and full of symbols and code: bounds that were set for web pages would leave a third of it.
 RULES = QualityRules(
     min_words=5, min_alphabetic_words=0.5, min_stop_words=None, min_sentences=None, max_curly_brackets=None
 )
 
 PROMPTS = ("Return the", "Parameters\n")
+
+FUNNEL = (
+    *("corpus", "split/train", "dedupe/train", "filter/train", "tokens"),
+    *("split/held-out", "dedupe/held-out", "filter/held-out"),
+)
 
 
 def quickstart(documents: str | None = None, text_key: str = "text", held_out: float = 0.03) -> Experiment:
@@ -67,8 +72,8 @@ def quickstart(documents: str | None = None, text_key: str = "text", held_out: f
 
     return Experiment(
         title="quick start",
-        hypothesis="A model of 1.3 million parameters, trained for minutes on two cores, predicts documentation that it has not "
-        "seen better than a byte 5-gram that was fitted on all of the training text.",
+        hypothesis="A model of 1.3 million parameters, trained for minutes on two cores, predicts documentation that "
+        "it has not seen better than a byte 5-gram that was fitted on all of the training text.",
         predictions={"held-out bits per byte": (1.4, 1.9)},
         targets=[scores, simple, words],
         report=report,
@@ -76,31 +81,19 @@ def quickstart(documents: str | None = None, text_key: str = "text", held_out: f
 
 
 def report(done: Mapping[str, Artifact[Any]]) -> None:
-    """The final table."""
+    """What came of it: documents by step, the training curve, bits per byte beside simpler models, a few words."""
     from rich.console import Console
 
     from marin_pipeline.lab import tables
 
     console = Console(highlight=False)
-    names = (
-        "corpus",
-        "split/train",
-        "split/held-out",
-        "dedupe/train",
-        "dedupe/held-out",
-        "filter/train",
-        "filter/held-out",
-        "tokens",
-    )
-    console.print(tables.funnel({name: done[name].value for name in names}))
+    console.print(tables.funnel({name: done[name].value for name in FUNNEL}))
     console.print(tables.curve((done["train"] / "metrics.jsonl").read_text()))
     simple = done["baselines"].value
     ngrams = {f"{each.order}-gram" if each.order > 1 else "unigram": each.scores for each in simple.ngrams}
     columns = {"model": done["evaluate"].value, **ngrams}
-    title = (
-        "Held-out bits per byte; n-grams of bytes are fitted on the training text, zstd sees the held-out text alone"
-    )
-    console.print(tables.bits_per_byte(title, columns, {f"zstd -{simple.zstd.level}": simple.zstd.bits_per_byte}))
+    console.print(tables.bits_per_byte(columns, {f"zstd -{simple.zstd.level}": simple.zstd.bits_per_byte}))
+    console.print("n-grams of bytes are fitted on all of the training text; zstd sees the held-out text alone\n")
     for prompt, text in zip(PROMPTS, done["generate"].value, strict=True):
         console.print(f"{prompt!r} → {text!r}", markup=False)
 

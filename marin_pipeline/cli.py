@@ -11,9 +11,11 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeGuard
 
 from marin_pipeline.core.artifact import Artifact
@@ -24,6 +26,7 @@ from marin_pipeline.core.experiment import Experiment
 if TYPE_CHECKING:
     from marin_pipeline.run.driver import Session
     from marin_pipeline.run.plan import Plan
+    from marin_pipeline.store.commit import Look
 
 Target = Artifact[Any] | Sequence[Artifact[Any]] | Experiment
 COMMANDS = ("run", "plan", "explain", "graph")
@@ -77,6 +80,23 @@ def _refuse_unguarded(frame: FrameType | None) -> None:
     if not guarded:
         print(f"error: {remedy}", file=sys.stderr)
         raise SystemExit(UsageError.exit_code)
+
+
+def _show_plainly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An error that is meant to be read, in a program's own declarations: one message and where, no traceback."""
+    if not isinstance(error, MarinError) or hasattr(sys, "ps1"):
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"error: {error}", file=sys.stderr)
+    for frame in reversed(traceback.extract_tb(trace)):
+        if not Path(frame.filename).is_relative_to(Path(__file__).parent):
+            print(f"  in {frame.filename}:{frame.lineno}: {frame.line}", file=sys.stderr)
+            break
+    raise SystemExit(UsageError.exit_code if isinstance(error, InputError) else error.exit_code)
+
+
+# Every experiment imports `main` from here, so its declarations are covered before main() is reached.
+sys.excepthook = _show_plainly
 
 
 def _exit(command: Callable[[], int]) -> NoReturn:
@@ -145,32 +165,82 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     return parser
 
 
+@dataclass(frozen=True)
+class _Words:
+    """What the words of a command line ask for."""
+
+    command: str
+    step: str
+    """The step that `explain` is asked about."""
+    overrides: Sequence[str]
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> _Words:
+        """Sort the words.
+
+        Raises:
+            UsageError: for a word that is no command and no override, or `explain` without a step.
+        """
+        left = list(words)
+        command = left.pop(0) if left and left[0] in COMMANDS else "run"
+        step = left.pop(0) if command == "explain" and left and "=" not in left[0] else ""
+        if command == "explain" and not step:
+            raise UsageError("explain: say which step, as in `explain train`")
+        for word in left:
+            if "=" not in word:
+                known = ", ".join(COMMANDS)
+                raise UsageError(f"{word!r} is neither a command ({known}) nor an override name.argument=value")
+        return cls(command, step, left)
+
+
 def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> int:
-    from marin_pipeline.run.driver import Options, Session, experiment_id
-    from marin_pipeline.run.overrides import Override, apply
+    from marin_pipeline.core.source import unchanging
 
     parsed = _parser(target if _is_builder(target) else None).parse_intermixed_args(argv)
     out = _stream_aside() if parsed.json else sys.stdout
-    words: list[str] = parsed.words
-    command = words.pop(0) if words and words[0] in COMMANDS else "run"
-    selectors = [words.pop(0)] if command == "explain" and words and "=" not in words[0] else []
-    if command == "explain" and not selectors:
-        raise UsageError("explain: say which step, as in `explain train`")
-    for word in words:
-        if "=" not in word:
-            known = ", ".join(COMMANDS)
-            raise UsageError(f"{word!r} is neither a command ({known}) nor an override name.argument=value")
-    if parsed.max_parallel is not None and parsed.max_parallel < 1:
-        raise UsageError(f"--max-parallel {parsed.max_parallel}: must be 1 or more")
+    words = _Words.read(parsed.words)
+    with unchanging():
+        built = _declared(target, parsed)
+        session = _session(built, words.overrides, parsed)
+        looks = session.looks()
+        plan = session.plan(looks)
+    if words.command == "run":
+        return _run(session, plan, looks, parsed, built, out)
+    if words.command == "graph":
+        from marin_pipeline.run import drawing
+
+        print(drawing.svg(plan) if parsed.format == "svg" else drawing.mermaid(plan))
+        return 0
+    if words.command == "explain":
+        return _explain(plan, words.step, out if parsed.json else None)
+    from marin_pipeline.run.screen import plan_lines
+
+    lines = [json.dumps(planned.tree()) for planned in plan.nodes.values()]
+    print("\n".join(lines if parsed.json else plan_lines(plan, session.title, session.objects.url)), file=out)
+    return 3 if parsed.check and plan.has_work else 0
+
+
+def _declared(target: Target | Callable[..., Target], parsed: argparse.Namespace) -> Any:
     try:
-        built = _build(target, parsed)
-        targets = _targets(built)
-        if words:
-            targets = apply(targets, [Override.parse(word) for word in words])
+        return _build(target, parsed)
     except InputError as error:
         # What cannot be declared is wrong use, and nothing has been started.
         raise UsageError(str(error)) from error
-    experiment = built if isinstance(built, Experiment) else None
+
+
+def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -> Session:
+    """The graph with its overrides, its store, and what the options ask for."""
+    from marin_pipeline.run.driver import Options, Session, experiment_id
+    from marin_pipeline.run.overrides import Override, apply
+
+    targets = _targets(built)
+    if overrides:
+        try:
+            targets = apply(targets, [Override.parse(word) for word in overrides])
+        except InputError as error:
+            raise UsageError(str(error)) from error
+    if parsed.max_parallel is not None and parsed.max_parallel < 1:
+        raise UsageError(f"--max-parallel {parsed.max_parallel}: must be 1 or more")
     options = Options(
         prefix=parsed.prefix,
         backend=parsed.backend,
@@ -182,22 +252,7 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         max_parallel=parsed.max_parallel,
         fail_fast=parsed.fail_fast,
     )
-    session = Session.open(targets, options, experiment_id(), experiment.title if experiment else "")
-    if command == "run":
-        return _run(session, parsed, experiment, out)
-    plan = session.plan()
-    if command == "graph":
-        from marin_pipeline.run import drawing
-
-        print(drawing.svg(plan) if parsed.format == "svg" else drawing.mermaid(plan))
-        return 0
-    if command == "explain":
-        return _explain(plan, selectors[0], out if parsed.json else None)
-    from marin_pipeline.run.screen import plan_lines
-
-    lines = [json.dumps(planned.tree()) for planned in plan.nodes.values()]
-    print("\n".join(lines if parsed.json else plan_lines(plan, session.title, session.objects.url)), file=out)
-    return 3 if parsed.check and plan.has_work else 0
+    return Session.open(targets, options, experiment_id(), built.title if isinstance(built, Experiment) else "")
 
 
 def _is_builder(target: object) -> TypeGuard[Callable[..., Target]]:
@@ -244,13 +299,14 @@ def _stream_aside() -> TextIO:
     return stream
 
 
-def _run(session: Session, parsed: argparse.Namespace, experiment: Experiment | None, out: TextIO) -> int:
+def _run(
+    session: Session, plan: Plan, looks: Mapping[str, Look], parsed: argparse.Namespace, built: Any, out: TextIO
+) -> int:
     from marin_pipeline.run.screen import JsonScreen, choose_screen
 
     verbosity = -1 if parsed.quiet else 1 if parsed.verbose else 0
     screen = JsonScreen(out) if parsed.json else choose_screen(verbosity)
-    looks = session.looks()
-    screen.planned(session.plan(looks), session.title, session.objects.url)
+    screen.planned(plan, session.title, session.objects.url)
     try:
         result = session.run(screen.notice, looks)
     except BaseException:
@@ -261,8 +317,8 @@ def _run(session: Session, parsed: argparse.Namespace, experiment: Experiment | 
         print("stopped; run the same command again to go on", file=sys.stderr)
         return result.exit_code
     whole = verbosity >= 0 and not (parsed.json or parsed.only or parsed.until)
-    if result.ok and whole and experiment is not None and experiment.report is not None:
-        experiment.report(result.artifacts)
+    if result.ok and whole and isinstance(built, Experiment) and built.report is not None:
+        built.report(result.artifacts)
     return result.exit_code
 
 

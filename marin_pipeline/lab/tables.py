@@ -1,10 +1,12 @@
 """Results as tables and a curve on a terminal.
 
-Each function takes values and returns something that rich can print; nothing here reads a store or decides what is shown.
+Each function takes values and returns something that rich can print; nothing here reads a store or decides what is
+shown.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -32,13 +34,22 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def funnel(steps: Mapping[str, Documents | Tokens]) -> Table:
-    """What went into each step, what came out, and why the rest did not: documents and megabytes (10^6 bytes) of text."""
+    """What went into each step and came out, and why the rest did not: documents, megabytes (10^6 bytes), tokens."""
     table = _table("Documents", "step", "documents", "MB", "tokens", REASONS)
     for name, value in steps.items():
         if isinstance(value, Tokens):
             table.add_row(name, f"{value.documents:,}", f"{value.bytes / 1e6:.2f}", f"{value.tokens:,}", "")
-        else:
-            table.add_row(name, f"{value.documents:,}", f"{value.bytes / 1e6:.2f}", "", _reasons(value.counts))
+            continue
+        entered = [count for count in value.counts if count.reason == "in"]
+        documents = sum(count.documents for count in entered)
+        megabytes = sum(count.bytes for count in entered) / 1e6
+        table.add_row(
+            name,
+            f"{documents:,} → {value.documents:,}",
+            f"{megabytes:.2f} → {value.bytes / 1e6:.2f}",
+            "",
+            _reasons(value.counts),
+        )
     return table
 
 
@@ -54,9 +65,9 @@ def _reasons(counts: Iterable[Count]) -> str:
     return ", ".join([*shown, *([f"{len(ordered) - 5} other reasons {rest:,}"] if rest else [])])
 
 
-def bits_per_byte(title: str, columns: Mapping[str, Scores], overall: Mapping[str, float]) -> Table:
-    """Bits per byte by source, one column a model; `overall` adds columns that have no sources."""
-    table = _table(title, "source", "documents", "kB", *columns, *overall)
+def bits_per_byte(columns: Mapping[str, Scores], overall: Mapping[str, float]) -> Table:
+    """Held-out bits per byte by source, one column a model; `overall` adds columns that have no sources."""
+    table = _table("Held-out bits per byte", "source", "documents", "kB", *columns, *overall)
     first = next(iter(columns.values()))
     by_source = {name: {score.source: score for score in scores.by_source} for name, scores in columns.items()}
     for score in first.by_source:
@@ -84,19 +95,21 @@ def curve(metrics: str, width: int = 64, height: int = 8) -> Text:
         return Text("no steps were made")
     columns = _means(losses, min(width, len(losses)))
     low, high = min(columns), max(columns)
-    rows: list[str] = []
+    rows: list[str] = ["Training loss, nats a token"]
     for row in range(height - 1, -1, -1):
         label = f"{high:.2f}" if row == height - 1 else f"{low:.2f}" if row == 0 else ""
         rows.append(f"{label:>6} │" + "".join(_cell(value, low, high, row, height) for value in columns))
     rows.append(f"{'':>6} └" + "─" * len(columns))
     end = f"{len(losses):,}"
-    rows.append(f"{'':>6}  1" + end.rjust(max(len(columns) - 1, len(end) + 1)) + "  steps; loss in nats a token")
-    return Text("\n".join(rows))
+    rows.append(f"{'':>6}  1" + end.rjust(max(len(columns) - 1, len(end) + 1)) + " steps")
+    text = Text("\n".join(rows))
+    text.stylize("bold", 0, len(rows[0]))
+    return text
 
 
 def _means(values: Sequence[float], parts: int) -> list[float]:
     edges = [index * len(values) // parts for index in range(parts + 1)]
-    return [sum(values[start:end]) / (end - start) for start, end in zip(edges, edges[1:], strict=False)]
+    return [sum(values[start:end]) / (end - start) for start, end in itertools.pairwise(edges)]
 
 
 def _cell(value: float, low: float, high: float, row: int, height: int) -> str:

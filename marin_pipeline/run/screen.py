@@ -67,13 +67,13 @@ def plan_lines(plan: Plan, title: str, store: str) -> list[str]:
             continue
         lines.append(_plan_line(planned))
     if len(cached) > QUIET_LINES:
-        lines.insert(1, f"{'cached':<8}({len(cached)} steps)")
+        lines.insert(1, f"{'cached':<9}({len(cached)} steps)")
     return lines
 
 
 def _plan_line(planned: PlannedNode) -> str:
     reason = f"  {planned.reason}" if planned.reason else ""
-    return f"{planned.status:<8}{planned.node.key[:8]}  {planned.node.name}{reason}".rstrip()
+    return f"{planned.status:<9}{planned.node.key[:8]}  {planned.node.name}{reason}".rstrip()
 
 
 def summary_tree(result: RunResult) -> dict[str, Any]:

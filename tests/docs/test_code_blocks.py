@@ -1,6 +1,7 @@
 """Every Python block of the README and of docs/ runs, and every command that a `console` block shows.
 
-A Python block that begins with a comment naming a file is written to that file first, so that later blocks and commands find it.
+A Python block that begins with a comment naming a file is written to that file, where later blocks and commands find
+it.
 """
 
 from __future__ import annotations

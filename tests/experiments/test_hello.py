@@ -68,3 +68,12 @@ def test_a_changed_argument_runs_what_depends_on_it_and_says_so(program: Program
     statuses(program, hello)
     assert "times 2 → 3" in program(hello, "plan", "multiply.times=3").out
     assert statuses(program, hello, "multiply.times=3") == {"count_words": "cached", "multiply": "done"}
+
+
+def test_a_wrong_argument_in_a_declaration_is_one_clear_error(program: Program, hello: Path) -> None:
+    hello.write_text(hello.read_text().replace('text="a b c"', "text=3"))
+    ran = program(hello)
+    assert ran.code == 2
+    assert "Traceback" not in ran.err
+    assert re.search(r"error: step count_words \(hello.py:6\): text: expected str, got 3", ran.err), ran.err
+    assert "in " + str(hello) + ":18: main(multiply(" in ran.err

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from tests.steps.conftest import StoreDocuments
 
 from marin_pipeline import test_context
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.document import Document, make_document, sort_key
 from marin_pipeline.evaluate.ngrams import NgramModel
 from steps.baselines import baselines
+from tests.steps.conftest import StoreDocuments
 
 TRAINING = [
     make_document(f"def name_{place}(value): return value + {place}\n", "code", str(place)) for place in range(50)

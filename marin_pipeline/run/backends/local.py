@@ -306,8 +306,8 @@ def _kill(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:
 def _why_lost(process: _Process) -> Failed:
     """What a worker's end says. One that was killed may do better the next time, one that ended itself will not."""
     code = process.process.returncode
-    if not process.ready:
-        how = "it does not answer" if code is None else f"it ended with code {code}"
+    if not process.ready and code is not None and code >= 0:
+        how = f"it ended with code {code}"
         remedy = "what it printed stands above; see that `python -c 'import marin_pipeline'` works"
         return Failed("infrastructure", f"a worker process could not be started ({how}); {remedy}", "")
     if code is not None and code >= 0:
