@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,14 @@ class Ran:
 
 
 Program = Callable[..., Ran]
+
+
+def standard_docstrings(package: str) -> Iterator[str]:
+    """Real text that every machine has: the docstrings of a package of the standard library."""
+    for file in sorted((Path(sysconfig.get_path("stdlib")) / package).glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (text := ast.get_docstring(node)):
+                yield text
 
 
 def environment(prefix: Path) -> dict[str, str]:

@@ -40,6 +40,11 @@ class Output(Protocol):
     """A committed output, as its readers see it."""
 
     @property
+    def id(self) -> str:
+        """Id of the step that made it."""
+        ...
+
+    @property
     def key(self) -> str: ...
     @property
     def digest(self) -> str: ...

@@ -34,9 +34,14 @@ class Node:
         return self.artifact.declaration
 
     @property
+    def loaded(self) -> bool:
+        """Whether it was loaded from a store: its output can be used, but not made again here."""
+        return self.artifact.declaration is None
+
+    @property
     def id(self) -> str:
         """The step's id."""
-        return self.declaration.step.id
+        return self.artifact.output.id if self.loaded else self.declaration.step.id
 
     @property
     def name(self) -> str:

@@ -166,6 +166,8 @@ class _TestContext(RunContext):
 class _FolderOutput:
     """A folder on disk behind the interface of a committed output."""
 
+    id = "folder"
+
     def __init__(self, folder: Path, value: Any) -> None:
         self._folder = folder
         self._value = value

@@ -168,8 +168,10 @@ class Session:
         found = look_many(self.objects, [(node.id, node.key) for node in self.graph.nodes.values()])
         for node in self.graph.nodes.values():
             each = found[node.key]
+            if not is_drifted(node, each):
+                continue
             code = node.declaration.code.digest
-            if is_drifted(node, each) and is_accepted(self.objects, node.id, node.key, code):
+            if is_accepted(self.objects, node.id, node.key, code):
                 found[node.key] = replace(each, accepted=frozenset({code[:16]}))
         return found
 

@@ -97,6 +97,8 @@ def pieces_of(node: Node) -> dict[str, str]:
 def is_drifted(node: Node, look: Look) -> bool:
     """Whether the committed output was made by other code than the present one, and nobody has accepted that."""
     commit = look.commit
+    if node.loaded:
+        return False
     code = node.declaration.code.digest
     return commit is not None and commit.code != code and code[:16] not in look.accepted
 
@@ -112,6 +114,9 @@ def assess(
     commit = look.commit
     if look.damage and node.key not in policy.force:
         return "blocked", (Reason("missing object", text=look.damage),)
+    if node.loaded and (commit is None or node.key in policy.force):
+        text = "it was loaded from a store, and is not made again here; pass the declared artifact, or the same prefix"
+        return "blocked", (Reason("missing object", text=text),)
     if commit is None:
         if look.leased is not None:
             who = f"{look.leased.user}@{look.leased.host}, process {look.leased.pid}"

@@ -181,8 +181,7 @@ class Scheduler:
         waits = self._attempts or any(ready.next_try > time.monotonic() for ready in self._ready)
         return POLL if waits and not self._to_consider else 0.0
 
-    # Deciding ---------------------------------------------------------------------------------------------------------
-    # ----------
+    # Deciding --------------------------------------------------------------------------------------------------------
 
     def _consider(self, node: Node) -> None:
         """Look at a step whose dependencies are all settled."""
@@ -193,16 +192,19 @@ class Scheduler:
 
     def _decide(self, node: Node, found: Look, policy: Policy) -> None:
         """Settle a step, or see that it runs."""
-        code = node.declaration.code.digest
-        if is_drifted(node, found) and is_accepted(self._objects, node.id, node.key, code):
-            found = replace(found, accepted=frozenset({code[:16]}))
+        if is_drifted(node, found):
+            code = node.declaration.code.digest
+            if is_accepted(self._objects, node.id, node.key, code):
+                found = replace(found, accepted=frozenset({code[:16]}))
         compared = {
             each: commit.compared for each in node.depends_on if (commit := self._settled[each].commit) is not None
         }
         status, reasons = assess(node, found, compared, policy)
         if found.damage and status == "blocked":
             raise CorruptOutput(found.damage)
-        if status == "drift" or (status == "cached" and is_drifted(node, found)):
+        if status == "blocked":
+            self._block(node, "; ".join(str(reason) for reason in reasons))
+        elif status == "drift" or (status == "cached" and is_drifted(node, found)):
             self._settle_drifted(node, found, reasons)
         elif status == "cached":
             self._settle(node, Settled("cached", found.commit))
@@ -265,8 +267,7 @@ class Scheduler:
         while self._to_consider:
             self._consider(self._to_consider.popleft())
 
-    # Running ----------------------------------------------------------------------------------------------------------
-    # ----------
+    # Running ---------------------------------------------------------------------------------------------------------
 
     def _start_ready(self, keeper: LeaseKeeper) -> None:
         if self._stop_asked:
@@ -411,10 +412,12 @@ class Scheduler:
             seconds=round(finished.seconds, 3),
             bytes=finished.bytes,
         )
-        winner, ours = publish_commit(self._objects, node.id, node.key, commit)
+        # Before the commit, so that no committed state is unknown to its chain; without one the entry says nothing.
         enter_chain(self._objects, declaration)
+        winner, ours = publish_commit(self._objects, node.id, node.key, commit)
         attempt.lease.release()
-        self._objects.delete(attempt.task.work)
+        with suppress(StoreError):  # the step is done; what is left of its parts costs space only
+            self._objects.delete(attempt.task.work)
         if not ours and winner.output != commit.output:
             self._notify(Notice("diverged", node, "another run committed other bytes for this key; its output is used"))
         seconds = time.monotonic() - attempt.clock

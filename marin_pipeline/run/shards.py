@@ -69,6 +69,10 @@ class _ShardOutput:
     shard: StoredShard[Any]
 
     @property
+    def id(self) -> str:
+        return "shard"
+
+    @property
     def key(self) -> str:
         return self.shard.key
 

@@ -1,4 +1,5 @@
-"""Every Python block of the README and of docs/ runs, and every command that a `console` block shows.
+"""Every Python block of the README and of docs/ runs, and every command of a `console` block; of an `sh` block those
+that run an experiment, which takes minutes.
 
 A Python block that begins with a comment naming a file is written to that file, where later blocks and commands find
 it.
@@ -18,7 +19,7 @@ import pytest
 from tests.conftest import ROOT, environment
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|console|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, Program, Ran
+from tests.conftest import ROOT, Program, Ran, standard_docstrings
 
 QUICKSTART = ROOT / "experiments" / "quickstart.py"
 SMALL = (
@@ -25,19 +22,11 @@ SMALL = (
 )
 
 
-def docstrings() -> Iterator[str]:
-    """Real text that every machine has: the docstrings of a part of the standard library."""
-    for file in sorted((Path(sysconfig.get_path("stdlib")) / "email").glob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (text := ast.get_docstring(node)):
-                yield text
-
-
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a jsonl file and, among the good rows, the odd ones that people have."""
     folder = tmp_path_factory.mktemp("texts")
-    rows = [json.dumps({"text": text}) for text in docstrings()]
+    rows = [json.dumps({"text": text}) for text in standard_docstrings("email")]
     rows += [
         json.dumps({"text": ""}),
         json.dumps({"text": "word"}),

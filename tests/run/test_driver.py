@@ -75,3 +75,16 @@ def test_a_chain_of_three_thousand_runs_without_recursion(inline: Bench) -> None
     result = inline.run(last)
     assert set(outcomes(result).values()) == {"done"}
     assert result.bound(last.key).value == 3000
+
+
+def test_what_was_loaded_can_be_the_input_of_a_new_step(bench: Bench) -> None:
+    prefix = str(bench.prefix)
+    run(words(text="a bb"), prefix=prefix, backend=bench.backend)
+    assert run(times(count=load("words", prefix=prefix), factor=5), prefix=prefix, backend=bench.backend).value == 10
+
+
+def test_what_was_loaded_from_another_store_is_not_made_again(inline: Bench, tmp_path: Path) -> None:
+    run(words(text="a bb"), prefix=str(inline.prefix), backend="inline")
+    elsewhere = load("words", prefix=str(inline.prefix))
+    with pytest.raises(RunFailed, match=r"words: .*loaded from a store, and is not made again here"):
+        run(times(count=elsewhere, factor=5), prefix=str(tmp_path / "other"), backend="inline")
