@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, environment
+from tests.conftest import ROOT, environment, standard_docstrings
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(python|console|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -38,13 +39,33 @@ def test_the_code_blocks_run(document: Path, tmp_path: Path) -> None:
         else:
             commands = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
         for command in commands:
-            done = subprocess.run(
-                shlex.split(command),
-                cwd=folder,
-                env=variables,
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
-            assert done.returncode == 0, f"{document.name}: {command}\n{done.stdout}{done.stderr}"
+            succeeds(command, folder, variables)
+
+
+def succeeds(command: str, folder: Path, variables: dict[str, str]) -> None:
+    done = subprocess.run(
+        shlex.split(command, comments=True),
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run_an_experiment(tmp_path: Path) -> None:
+    variables = environment(tmp_path / "store")
+    variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    texts = tmp_path / "my" / "texts"
+    texts.mkdir(parents=True)
+    rows = [text for name in ("email", "logging", "asyncio") for text in standard_docstrings(name)]
+    (texts / "docs.jsonl").write_text("".join(json.dumps({"text": text, "body": text}) + "\n" for text in rows))
+    blocks = [text for kind, text in BLOCK.findall((ROOT / "README.md").read_text()) if kind == "sh"]
+    commands = [line for text in blocks for line in text.splitlines() if line.startswith("python ")]
+    assert len(commands) >= 6
+    for command in commands:
+        succeeds(command, tmp_path, variables)
