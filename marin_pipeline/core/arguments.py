@@ -1,4 +1,4 @@
-"""Arguments against their annotations: brought to the declared type before they are keyed, read back when a step runs.
+"""Arguments against their annotations: brought to the declared type before they are keyed.
 
 A checked value is a snapshot: lists, dicts and dataclasses are rebuilt, so that later changes by the caller cannot move
 a key. What a step gets is what was keyed: `int` becomes `float` where a float is declared, dicts are in the order of
@@ -7,31 +7,26 @@ their keys, `True` is never a number, and anything that does not fit is refused 
 
 from __future__ import annotations
 
-import base64
 import collections.abc
 import dataclasses
 import datetime
 import enum
 import functools
-import importlib
 import operator
 import reprlib
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marin_pipeline.core.annotations import UNIONS, describe, parts_of, substituted, type_arguments
 from marin_pipeline.core.canonical import (
     MISSING,
-    TAG,
     Reference,
-    Tree,
     annotations_of,
     children,
-    class_id,
     dtype_name,
+    dtype_named,
     encode,
     fields_of,
     is_mapping,
@@ -45,7 +40,6 @@ from marin_pipeline.core.canonical import (
     why_refused,
 )
 from marin_pipeline.core.errors import DeclarationError
-from marin_pipeline.core.projects import module_id
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -56,6 +50,23 @@ _SETS = (set, frozenset, collections.abc.Set, collections.abc.MutableSet)
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 80
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A dataclass or enum value whose class cannot be imported here: its fields are readable by name."""
+
+    class_id: str
+    fields: dict[str, Any]
+
+    def described(self) -> str:
+        """What this is, for errors."""
+        return f"a {self.class_id}, which cannot be imported here"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self.fields:
+            raise AttributeError(f"{self.class_id} has no field {name!r}")
+        return self.fields[name]
 
 
 def _mismatch(value: Any, annotation: Any, path: str, remedy: str = "") -> DeclarationError:
@@ -116,10 +127,10 @@ def check(value: Any, annotation: Any, path: str) -> Any:
         DeclarationError: naming `path`, what was expected and what was given.
     """
     refuse_deep(value, path)
-    return _check(value, annotation, path)
+    return coerce(value, annotation, path)
 
 
-def _check(value: Any, annotation: Any, path: str) -> Any:
+def coerce(value: Any, annotation: Any, path: str) -> Any:
     annotation, value = plain(annotation), _python_number(value)
     if annotation is Any or annotation is object or isinstance(annotation, typing.TypeVar):
         return _snapshot(value, path)
@@ -141,8 +152,8 @@ def _check(value: Any, annotation: Any, path: str) -> Any:
     if kind in _SETS:
         if not is_set(value):
             raise _mismatch(value, annotation, path)
-        items = [_check(each, args[0] if args else Any, f"{path}{{}}") for each in value]
-        return set(items) if kind is set else frozenset(map(_hashable, items))
+        items = [coerce(each, args[0] if args else Any, f"{path}{{}}") for each in value]
+        return set(items) if kind is set else frozenset(map(hashable, items))
     if isinstance(kind, type):
         return _check_plain(value, annotation, kind, path)
     raise _unknown(annotation, path, "use plain types, list, tuple, dict, set, frozen dataclasses, Artifact or File")
@@ -157,15 +168,15 @@ def _python_number(value: Any) -> Any:
     return item if type(item) in (bool, int, float, str) else value
 
 
-def _hashable(item: Any) -> Any:
-    return tuple(map(_hashable, item)) if is_sequence(item) else item
+def hashable(item: Any) -> Any:
+    return tuple(map(hashable, item)) if is_sequence(item) else item
 
 
 def _check_union(value: Any, annotation: Any, args: tuple[Any, ...], path: str) -> Any:
     problems: list[DeclarationError] = []
     for choice in sorted(args, key=lambda each: not _is_exactly(value, each)):
         try:
-            return _check(value, choice, path)
+            return coerce(value, choice, path)
         except DeclarationError as error:
             problems.append(error)
     deeper = [problem for problem in problems if not str(problem).startswith(f"{path}: expected")]
@@ -210,7 +221,7 @@ def _check_sequence(value: Any, annotation: Any, kind: Any, args: tuple[Any, ...
             raise DeclarationError(f"{path}: expected {describe(annotation)}, got {len(value)} items")
         hints = list(args)
     checked = [
-        _check(item, hint, f"{path}[{index}]") for index, (item, hint) in enumerate(zip(value, hints, strict=True))
+        coerce(item, hint, f"{path}[{index}]") for index, (item, hint) in enumerate(zip(value, hints, strict=True))
     ]
     return checked if kind is list else tuple(checked)
 
@@ -218,7 +229,7 @@ def _check_sequence(value: Any, annotation: Any, kind: Any, args: tuple[Any, ...
 def _check_mapping(value: Any, annotation: Any, args: tuple[Any, ...], path: str) -> dict[str, Any]:
     if not is_mapping(value):
         raise _mismatch(value, annotation, path)
-    return {key: _check(value[key], args[1] if args else Any, f"{path}[{key}]") for key in _keys(value, path)}
+    return {key: coerce(value[key], args[1] if args else Any, f"{path}[{key}]") for key in _keys(value, path)}
 
 
 def _keys(value: Mapping[Any, Any], path: str) -> list[str]:
@@ -260,7 +271,7 @@ def _leaf(value: Any, path: str) -> Any:
     tree = encode(value, path)
     if isinstance(tree, (bool, int, float, str)) or tree is None:
         return tree
-    return _dtype(tree["~dtype"]) if "~dtype" in tree else value
+    return dtype_named(tree["~dtype"]) if "~dtype" in tree else value
 
 
 def _rebuild(value: DataclassInstance, path: str, annotation: Any = Any) -> Any:
@@ -274,24 +285,24 @@ def _rebuild(value: DataclassInstance, path: str, annotation: Any = Any) -> Any:
         raise DeclarationError(f"{path}: {kind.__qualname__}.{error}") from error
 
     def checked(record: DataclassInstance, name: str) -> Any:
-        return _check(getattr(record, name), substituted(hints[name], types_by_variable), f"{path}.{name}")
+        return coerce(getattr(record, name), substituted(hints[name], types_by_variable), f"{path}.{name}")
 
     for field in fields:
         field.value_in(value, path)
     given = {field.name: checked(value, field.name) for field in fields if field.init}
     made = value
     if any(new is not getattr(value, name) for name, new in given.items()):
-        made = _construct(kind, given, path)
+        made = construct(kind, given, path)
     for field in fields:
         if not field.init:
             new = checked(made, field.name)
             if new is not getattr(made, field.name):
-                made = _construct(kind, given, path) if made is value else made
+                made = construct(kind, given, path) if made is value else made
                 object.__setattr__(made, field.name, new)
     return made
 
 
-def _construct(kind: Any, given: Mapping[str, Any], path: str) -> Any:
+def construct(kind: Any, given: Mapping[str, Any], path: str) -> Any:
     try:
         return kind(**given)
     except (TypeError, ValueError, LookupError, ArithmeticError) as error:
@@ -308,7 +319,7 @@ def _snapshot(value: Any, path: str) -> Any:
     if is_mapping(value):
         return {key: _snapshot(value[key], f"{path}[{key}]") for key in _keys(value, path)}
     if is_set(value):
-        return frozenset(_hashable(_snapshot(item, inner)) for inner, item in children(value, path))
+        return frozenset(hashable(_snapshot(item, inner)) for inner, item in children(value, path))
     return _rebuild(value, path) if is_record(value) else _leaf(value, path)
 
 
@@ -353,151 +364,3 @@ def transform(value: Any, change: Callable[[Reference], Any]) -> Any:
         }
         return dataclasses.replace(value, **moved) if moved else value
     return value
-
-
-# Reading back ---------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """A dataclass or enum value whose class cannot be imported here: its fields are readable by name."""
-
-    class_id: str
-    fields: dict[str, Any]
-
-    def described(self) -> str:
-        """What this is, for errors."""
-        return f"a {self.class_id}, which cannot be imported here"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name not in self.fields:
-            raise AttributeError(f"{self.class_id} has no field {name!r}")
-        return self.fields[name]
-
-
-ReadReference = Callable[[Mapping[str, Tree], str], Any]
-"""Reads a tree with a reference tag (`~artifact`, `~file`, `~secret`); its second argument is the path."""
-
-
-def decode(tree: Tree, annotation: Any, path: str, reference: ReadReference | None = None) -> Any:
-    """The value that `tree` stands for, checked against `annotation`: `decode(encode(x)) == x` for a checked `x`.
-
-    Args:
-        reference: reads artifacts, files and secrets.
-
-    Raises:
-        DeclarationError: when it does not fit the annotation.
-    """
-    known = {class_id(kind): kind for kind in _classes_of(annotation, set())}
-    return check(_Reader(known, reference).read(tree, path), annotation, path)
-
-
-def _classes_of(annotation: Any, seen: set[Any]) -> Iterator[type]:
-    annotation = plain(annotation)
-    for part in parts_of(annotation):
-        yield from _classes_of(part, seen)
-    kind = typing.get_origin(annotation) or annotation
-    if not isinstance(kind, type) or kind in seen:
-        return
-    seen.add(kind)
-    if dataclasses.is_dataclass(kind):
-        yield kind
-        for hint in annotations_of(kind).values():
-            yield from _classes_of(hint, seen)
-    elif issubclass(kind, enum.Enum):
-        yield kind
-
-
-@dataclasses.dataclass(frozen=True)
-class _Reader:
-    known: Mapping[str, type]
-    """Classes that the annotation names, by identity."""
-    reference: ReadReference | None
-
-    def read(self, tree: Tree, path: str) -> Any:
-        if is_sequence(tree):
-            return [self.read(item, f"{path}[{index}]") for index, item in enumerate(tree)]
-        if is_mapping(tree):
-            tag = next((key for key in tree if key.startswith(TAG) and not key.startswith(TAG + TAG)), None)
-            if tag is not None:
-                return self._tagged(tag, tree, path)
-            return {key.removeprefix(TAG): self.read(item, f"{path}[{key}]") for key, item in tree.items()}
-        return tree
-
-    def _tagged(self, tag: str, tree: Mapping[str, Tree], path: str) -> Any:
-        if tag == "~data":
-            return self._data(tree, path)
-        if tag == "~enum":
-            kind = self._find_class(tree[tag])
-            return Record(tree[tag], {"name": tree["name"]}) if kind is None else kind.__members__[tree["name"]]
-        if tag == "~set":
-            return frozenset(_hashable(self.read(item, f"{path}{{}}")) for item in tree[tag])
-        if tag in _LEAVES:
-            return _LEAVES[tag](tree[tag])
-        if self.reference is None:
-            raise DeclarationError(
-                f"{path}: holds a {tag}, which only a step's arguments may; return its value or path"
-            )
-        return self.reference(tree, path)
-
-    def _data(self, tree: Mapping[str, Tree], path: str) -> Any:
-        values = {name: self.read(item, f"{path}.{name}") for name, item in tree["fields"].items()}
-        kind = self._find_class(tree["~data"])
-        if kind is None:
-            return Record(tree["~data"], values)
-        fields = fields_of(kind, path)
-        for field in fields:
-            if field.name not in values and field.marks.absent is not MISSING:
-                values[field.name] = field.marks.absent
-            if field.name in values:
-                values[field.name] = _check(values[field.name], field.annotation, f"{path}.{field.name}")
-        given = {field.name: values[field.name] for field in fields if field.init and field.name in values}
-        made = _construct(kind, given, path)
-        for field in fields:
-            if not field.init and field.name in values:
-                object.__setattr__(made, field.name, values[field.name])
-        return made
-
-    def _find_class(self, identity: str) -> Any:
-        if identity in self.known:
-            return self.known[identity]
-        module, _, qualname = identity.partition(":")
-        main = sys.modules.get("__main__")
-        file = getattr(main, "__file__", None)
-        try:
-            is_main = file is not None and module_id(Path(file)) == module
-            found: Any = main if is_main else importlib.import_module(module.replace("/", "."))
-            for name in qualname.split("."):
-                found = getattr(found, name)
-        except (ImportError, AttributeError, ValueError, TypeError):
-            return None
-        return found if _is_kind(found) and class_id(found) == identity else None
-
-
-def _is_kind(found: Any) -> bool:
-    return isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, enum.Enum))
-
-
-def _dtype(name: str) -> Any:
-    import numpy
-
-    try:
-        return numpy.dtype(name)
-    except TypeError:
-        importlib.import_module("ml_dtypes")  # makes bfloat16 and the like known to numpy
-        return numpy.dtype(name)
-
-
-def _timedelta(parts: list[int]) -> datetime.timedelta:
-    return datetime.timedelta(*parts)
-
-
-_LEAVES: Mapping[str, Callable[[Any], Any]] = {
-    "~float": float,
-    "~bytes": base64.b64decode,
-    "~datetime": datetime.datetime.fromisoformat,
-    "~date": datetime.date.fromisoformat,
-    "~time": datetime.time.fromisoformat,
-    "~timedelta": _timedelta,
-    "~dtype": _dtype,
-}

@@ -13,6 +13,7 @@ import datetime
 import enum
 import functools
 import hashlib
+import importlib
 import json
 import math
 import sys
@@ -275,6 +276,17 @@ def why_refused(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"an array ({full_name}) cannot be keyed; pass plain numbers or lists of them, or a file"
     return f"a {full_name} cannot be keyed; use plain values, frozen dataclasses, enums, lists, dicts or files"
+
+
+def dtype_named(name: str) -> Any:
+    """The dtype with this name."""
+    import numpy
+
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        importlib.import_module("ml_dtypes")  # makes bfloat16 and the like known to numpy
+        return numpy.dtype(name)
 
 
 def dtype_name(value: Any) -> str | None:

@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from marin_pipeline.core.arguments import check, decode
+from marin_pipeline.core.arguments import check
 from marin_pipeline.core.canonical import dumps, encode
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, Stopped, StoreError
+from marin_pipeline.core.reading import decode
 from marin_pipeline.core.step import Declaration, Step
 from marin_pipeline.run.context import RunContext
 from marin_pipeline.run.fingerprint import fingerprint

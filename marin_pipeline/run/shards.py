@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from marin_pipeline.core.arguments import check, classes_in, decode
+from marin_pipeline.core.arguments import check, classes_in
 from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output
 from marin_pipeline.core.canonical import Form, Reference, Tree, annotations_of, digest, dumps, encode, marks_of
 from marin_pipeline.core.errors import CorruptOutput, DeclarationError, StoreError
+from marin_pipeline.core.reading import decode
 from marin_pipeline.core.step import file_of, function_digest
 from marin_pipeline.run.task import References, Task, find, target_of, write_call
 from marin_pipeline.store import layout

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from marin_pipeline.core.arguments import decode
 from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, InputError
+from marin_pipeline.core.reading import decode
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest

@@ -25,12 +25,12 @@ from marin_pipeline.core.arguments import (
     check,
     checked_annotations,
     classes_in,
-    decode,
     references,
     transform,
 )
 from marin_pipeline.core.canonical import Form, dumps, encode, same
 from marin_pipeline.core.errors import DeclarationError
+from marin_pipeline.core.reading import decode
 
 T = TypeVar("T")
 Seed = NewType("Seed", int)
