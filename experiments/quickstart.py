@@ -10,6 +10,7 @@ from typing import Any
 
 from marin_pipeline import Artifact, Documents, Experiment, main
 from marin_pipeline.data.packages import pinned
+from marin_pipeline.lab import tables
 from marin_pipeline.models.config import LlamaConfig
 from steps.baselines import baselines
 from steps.dedupe import dedupe
@@ -30,6 +31,9 @@ RULES = QualityRules(
 )
 
 PROMPTS = ("Return the", "Parameters\n")
+
+# Bits per byte of held-out documentation, said before the first run.
+EXPECTED = (1.4, 1.9)
 
 FUNNEL = (
     *("corpus", "split/train", "dedupe/train", "filter/train", "tokens"),
@@ -74,7 +78,7 @@ def quickstart(documents: str | None = None, text_key: str = "text", held_out: f
         title="quick start",
         hypothesis="A model of 1.3 million parameters, trained for minutes on two cores, predicts documentation that "
         "it has not seen better than a byte 5-gram that was fitted on all of the training text.",
-        predictions={"held-out bits per byte": (1.4, 1.9)},
+        predictions={"held-out bits per byte": EXPECTED},
         targets=[scores, simple, words],
         report=report,
     )
@@ -82,20 +86,17 @@ def quickstart(documents: str | None = None, text_key: str = "text", held_out: f
 
 def report(done: Mapping[str, Artifact[Any]]) -> None:
     """What came of it: documents by step, the training curve, bits per byte beside simpler models, a few words."""
-    from rich.console import Console
-
-    from marin_pipeline.lab import tables
-
-    console = Console(highlight=False)
+    console = tables.console()
     console.print(tables.funnel({name: done[name].value for name in FUNNEL}))
     console.print(tables.curve((done["train"] / "metrics.jsonl").read_text()))
-    simple = done["baselines"].value
+    scores, simple = done["evaluate"].value, done["baselines"].value
     ngrams = {f"{each.order}-gram" if each.order > 1 else "unigram": each.scores for each in simple.ngrams}
-    columns = {"model": done["evaluate"].value, **ngrams}
-    console.print(tables.bits_per_byte(columns, {f"zstd -{simple.zstd.level}": simple.zstd.bits_per_byte}))
-    console.print("n-grams of bytes are fitted on all of the training text; zstd sees the held-out text alone\n")
-    for prompt, text in zip(PROMPTS, done["generate"].value, strict=True):
-        console.print(f"{prompt!r} → {text!r}", markup=False)
+    zstd = {f"zstd -{simple.zstd.level}": simple.zstd.bits_per_byte}
+    console.print(tables.bits_per_byte({"model": scores, **ngrams}, zstd))
+    console.print("n-grams of bytes are fitted on all of the training text; zstd sees the held-out text alone, as one")
+    console.print(f"expected of the model: {EXPECTED[0]} to {EXPECTED[1]}, found: {scores.overall.bits_per_byte:.3f}\n")
+    for text in done["generate"].value:
+        console.print(f"… {text!r}", markup=False)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import ast
 import inspect
 import json
 import os
+import reprlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +124,11 @@ def _exit(command: Callable[[], int]) -> NoReturn:
 
 
 def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(usage=USAGE, description=inspect.getdoc(builder) if builder else None)
+    parser = argparse.ArgumentParser(
+        usage=USAGE,
+        description=inspect.getdoc(builder) if builder else None,
+        epilog="`plan` lists the steps; `explain STEP` shows a step's arguments; name.argument=value changes one.",
+    )
     parser.add_argument(
         "words", nargs="*", help="a command, a step for `explain`, overrides name.argument=value", metavar="..."
     )
@@ -143,14 +148,17 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
     parser.add_argument("--fail-fast", action="store_true", help="start nothing new after a failure")
     parser.add_argument(
-        "--code", choices=("stop", "accept", "rerun"), default="stop", help="outputs that other code made"
+        "--code",
+        choices=("stop", "accept", "rerun"),
+        default="stop",
+        help="of an output that other code made: build nothing on it, take it as good, or make it again",
     )
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept with what --force and --code do")
     parser.add_argument("--check", action="store_true", help="with plan: exit with 3 when there is work")
     parser.add_argument("--format", choices=("mermaid", "svg"), default="mermaid", help="with graph")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parser.add_argument("-q", "--quiet", action="store_true", help="failures only")
-    parser.add_argument("-v", "--verbose", action="store_true", help="every step")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also name each step that is cached or blocked")
     if builder is not None:
         group = parser.add_argument_group("options of this experiment")
         for parameter in inspect.signature(builder).parameters.values():
@@ -181,16 +189,18 @@ class _Words:
         Raises:
             UsageError: for a word that is no command and no override, or `explain` without a step.
         """
-        left = list(words)
-        command = left.pop(0) if left and left[0] in COMMANDS else "run"
-        step = left.pop(0) if command == "explain" and left and "=" not in left[0] else ""
-        if command == "explain" and not step:
-            raise UsageError("explain: say which step, as in `explain train`")
-        for word in left:
-            if "=" not in word:
-                known = ", ".join(COMMANDS)
-                raise UsageError(f"{word!r} is neither a command ({known}) nor an override name.argument=value")
-        return cls(command, step, left)
+        overrides = [word for word in words if "=" in word]
+        command, *others = [word for word in words if "=" not in word] or ["run"]
+        if command not in COMMANDS:
+            known = ", ".join(COMMANDS)
+            raise UsageError(f"{command!r} is neither a command ({known}) nor an override name.argument=value")
+        if command == "explain":
+            if len(others) != 1:
+                raise UsageError("explain: say which step, one at a time, as in `explain train`")
+            return cls(command, others[0], overrides)
+        if others:
+            raise UsageError(f"{command} {others[0]}: {others[0]!r} is not an override name.argument=value")
+        return cls(command, "", overrides)
 
 
 def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> int:
@@ -334,6 +344,9 @@ def _explain(plan: Plan, selector: str, lines: TextIO | None) -> int:
     for role, key in node.dependencies.items():
         dependency = plan.nodes[key]
         print(f"  {role} = {dependency.node.name} {key[:8]} ({dependency.status})")
+    for argument, value in () if node.loaded else node.declaration.arguments.items():
+        if argument not in node.dependencies:
+            print(f"  {argument} = {reprlib.repr(value)}")
     below = {node.key}
     for key, each in plan.nodes.items():  # dependencies come first
         if below.intersection(each.node.depends_on):

@@ -49,7 +49,7 @@ def evaluate(
         ids,
         kind.end_of_document,
         trained.sequence_length,
-        lambda done, total: ctx.progress(done, total, "rows"),
+        lambda done, total: ctx.progress(done, total, "windows"),
     )
     scored = [
         DocumentScore(row.id, row.source, row.source_id, row.bytes, len(tokens), loss)

@@ -6,6 +6,7 @@ the result depends on the files' content and relative names, not on where they l
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,10 @@ def documents_from(
         for name, file in names.items()
         if supported(name) and not any(part.startswith(".") for part in name.split("/"))
     }
+    left_out = sorted(name for name in names if name not in visible)
+    if visible and left_out:
+        shown = ", ".join(left_out[:5]) + (", …" if len(left_out) > 5 else "")
+        warnings.warn(f"{path}: left out, not of a kind that is read: {len(left_out)} files ({shown})", stacklevel=2)
     if not visible:
         raise InputError(f"{path}: nothing here can be read; supported are files that end in {endings}")
     return read_documents(

@@ -130,8 +130,8 @@ class Artifact(Reference, Generic[T_co]):
         """Relative paths of the output's files, from its manifest, sorted."""
         return sorted(self.output.files)
 
-    def __truediv__(self, path: str) -> File:
-        return File(self, relative_path(path))
+    def __truediv__(self, path: str) -> OutputFile:
+        return OutputFile(self, relative_path(path))
 
     def named(self, name: str) -> Artifact[T_co]:
         """The same artifact under a name of `[a-z0-9_-]` and `/`. Names are not in the key.
@@ -205,12 +205,32 @@ def _fits(kind: Any, wanted: Any) -> bool:
     return len(inner) != len(asked_inner) or all(map(_fits, inner, asked_inner))
 
 
-class _Readable(Reference):
-    """A file that can be read where it lies or after it was fetched."""
+class File(Reference):
+    """A file that a step reads: one of an artifact (`artifact / "words.txt"`), or a `LocalFile` of this machine."""
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        raise NotImplementedError
 
     @property
     def path(self) -> Path:
         """A local file (or folder) with the content."""
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        """Where the file lies, for readers that read ranges."""
+        raise NotImplementedError
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the content, 64 hex."""
+        raise NotImplementedError
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
         raise NotImplementedError
 
     def __fspath__(self) -> str:
@@ -231,7 +251,7 @@ class _Readable(Reference):
         return self.path.open(mode, encoding=encoding)
 
 
-class File(_Readable):
+class OutputFile(File):
     """A file (or folder) of an artifact: at declaration a dependency on it, in a running step its content."""
 
     def __init__(self, artifact: Artifact[Any], sub: str) -> None:
@@ -241,7 +261,6 @@ class File(_Readable):
 
     @property
     def name(self) -> str:
-        """Last part of the path."""
         return PurePosixPath(self.sub).name
 
     @property
@@ -250,7 +269,6 @@ class File(_Readable):
 
     @property
     def url(self) -> str:
-        """Where the file lies in its store, for readers that read ranges."""
         return self.artifact.output.url(self.sub)
 
     @property
@@ -270,8 +288,8 @@ class File(_Readable):
             raise InputError(f"{self.artifact.name} has no file {self.sub!r}; it has {known}")
         return files[self.sub]
 
-    def __truediv__(self, path: str) -> File:
-        return File(self.artifact, f"{self.sub}/{relative_path(path)}")
+    def __truediv__(self, path: str) -> OutputFile:
+        return OutputFile(self.artifact, f"{self.sub}/{relative_path(path)}")
 
     def canonical(self, path: str) -> Tree:
         return {"~artifact": self.artifact.key, "path": self.sub}
@@ -295,7 +313,7 @@ def content_digest(path: Path) -> str:
         return outer.hexdigest()
 
 
-class LocalFile(_Readable):
+class LocalFile(File):
     """A file of this machine, keyed by its content: where it lies and what it is called do not count.
 
     Raises:
@@ -327,6 +345,10 @@ class LocalFile(_Readable):
     @property
     def path(self) -> Path:
         return self._path
+
+    @property
+    def url(self) -> str:
+        return str(self._path)
 
     @property
     def sha256(self) -> str:

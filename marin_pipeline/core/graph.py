@@ -5,12 +5,13 @@ Names belong to the graph, not to the nodes: two artifacts of one key are one no
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from marin_pipeline.core.arguments import references, transform
-from marin_pipeline.core.artifact import Artifact, File
+from marin_pipeline.core.artifact import Artifact, OutputFile
 from marin_pipeline.core.canonical import Reference
 from marin_pipeline.core.errors import UsageError
 from marin_pipeline.core.step import Declaration
@@ -103,8 +104,10 @@ class Graph:
         if len(found) == 1:
             return found[0]
         if not found:
-            known = ", ".join(name for node in self.nodes.values() for name in node.names)
-            raise UsageError(f"no step is called {selector!r} here; there are: {known}")
+            known = [name for node in self.nodes.values() for name in node.names]
+            near = difflib.get_close_matches(selector, known, 1)
+            guess = f" (did you mean {near[0]!r}?)" if near else ""
+            raise UsageError(f"no step is called {selector!r} here{guess}; there are: {', '.join(known)}")
         several = ", ".join(node.name for node in found)
         raise UsageError(f"{selector!r} fits several steps: {several}; use one of these names")
 
@@ -166,7 +169,7 @@ def artifact_references(artifact: Artifact[Any]) -> list[tuple[str, Artifact[Any
 
 
 def _artifact_of(reference: Reference) -> Artifact[Any] | None:
-    if isinstance(reference, File):
+    if isinstance(reference, OutputFile):
         return reference.artifact
     return cast("Artifact[Any]", reference) if isinstance(reference, Artifact) else None
 
@@ -208,7 +211,7 @@ def rebuild(graph: Graph, change: Callable[[Node, dict[str, Any]], dict[str, Any
         if old is None or old.key not in changed:
             return reference
         new = _labelled(changed[old.key], old)
-        return File(new, reference.sub) if isinstance(reference, File) else new
+        return OutputFile(new, reference.sub) if isinstance(reference, OutputFile) else new
 
     for key, node in graph.nodes.items():
         declaration = node.artifact.declaration

@@ -8,18 +8,35 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from marin_pipeline.data.schema import Count, Documents, Tokens
 from marin_pipeline.evaluate.scores import Scores
+from marin_pipeline.run.screen import bytes_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+WIDTH = 110
+"""Columns of what goes to a file or a pipe."""
+
 REASONS = "left out, by reason"
+TOLD = 5
+"""Reasons that are named; more are counted."""
+
 _LEVELS = " ▁▂▃▄▅▆▇█"
+
+
+def console() -> Console:
+    """Where results are printed: as wide as the terminal, and wide enough for every table elsewhere."""
+    from rich.console import Console
+
+    found = Console(highlight=False)
+    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=WIDTH)
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -34,19 +51,19 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def funnel(steps: Mapping[str, Documents | Tokens]) -> Table:
-    """What went into each step and came out, and why the rest did not: documents, megabytes (10^6 bytes), tokens."""
-    table = _table("Documents", "step", "documents", "MB", "tokens", REASONS)
+    """What went into each step and came out, and why the rest did not."""
+    table = _table("Documents", "step", "documents", "text", "tokens", REASONS)
     for name, value in steps.items():
         if isinstance(value, Tokens):
-            table.add_row(name, f"{value.documents:,}", f"{value.bytes / 1e6:.2f}", f"{value.tokens:,}", "")
+            table.add_row(name, f"{value.documents:,}", bytes_text(value.bytes), f"{value.tokens:,}", "")
             continue
         entered = [count for count in value.counts if count.reason == "in"]
         documents = sum(count.documents for count in entered)
-        megabytes = sum(count.bytes for count in entered) / 1e6
+        size = sum(count.bytes for count in entered)
         table.add_row(
             name,
             f"{documents:,} → {value.documents:,}",
-            f"{megabytes:.2f} → {value.bytes / 1e6:.2f}",
+            f"{bytes_text(size)} → {bytes_text(value.bytes)}",
             "",
             _reasons(value.counts),
         )
@@ -60,9 +77,10 @@ def _reasons(counts: Iterable[Count]) -> str:
         if count.reason not in ("in", "out"):
             by_reason[count.reason] = by_reason.get(count.reason, 0) + count.documents
     ordered = sorted(by_reason.items(), key=lambda item: (-item[1], item[0]))
-    shown = [f"{reason} {documents:,}" for reason, documents in ordered[:5]]
-    rest = sum(documents for _, documents in ordered[5:])
-    return ", ".join([*shown, *([f"{len(ordered) - 5} other reasons {rest:,}"] if rest else [])])
+    told = len(ordered) if len(ordered) <= TOLD + 1 else TOLD
+    shown = [f"{reason} {documents:,}" for reason, documents in ordered[:told]]
+    rest = [documents for _, documents in ordered[told:]]
+    return ", ".join([*shown, *([f"{len(rest)} other reasons {sum(rest):,}"] if rest else [])])
 
 
 def bits_per_byte(columns: Mapping[str, Scores], overall: Mapping[str, float]) -> Table:

@@ -167,4 +167,6 @@ def _own_traceback(error: BaseException) -> str:
     frame: TracebackType | None = error.__traceback__
     while frame is not None and any(part in frame.tb_frame.f_code.co_filename.replace("\\", "/") for part in ENGINE):
         frame = frame.tb_next
+    if frame is None and isinstance(error, MarinError):
+        return ""
     return "".join(traceback.format_exception(type(error), error, frame or error.__traceback__)).strip()

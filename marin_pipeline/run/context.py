@@ -70,6 +70,7 @@ class RunContext:
         if missing:
             self._map_runner(missing)
             for task in missing:
+                self._tell(task)
                 found[task.key] = read_shard(self._objects, task.key, annotation)
         results: list[StoredShard[R]] = []
         for task in tasks:
@@ -78,6 +79,12 @@ class RunContext:
                 raise StoreError(f"{task.name}: ran, but its result is not in {self._objects.url}; run again")
             results.append(result)
         return results
+
+    def _tell(self, task: Task) -> None:
+        """Copy what a shard printed in another process to the step's own log."""
+        log = self._objects.read(layout.shard_log(task.key, task.attempt))
+        for line in log.data.decode("utf-8", "replace").splitlines() if log else ():
+            print(f"{task.name} {line}")
 
     def adopt(self, result: ShardResult[Any], path: str, as_path: str | None = None) -> None:
         """Make a file of a shard a file of the output, under `as_path`, without copying it."""
@@ -117,7 +124,7 @@ class RunContext:
 
     def stop(self) -> Stopped:
         """The error to raise when the step has stopped as asked."""
-        return Stopped(f"{self._task.name} stopped as asked; run the same command again to go on")
+        return Stopped("stopped as asked; run the same command again to go on")
 
 
 def test_context(folder: Path | str) -> RunContext:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,8 @@ from typing import Any, TypeVar, get_args, overload
 
 from marin_pipeline.core import projects
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.errors import MarinError, UsageError
+from marin_pipeline.core.errors import MarinError, StoreError, UsageError
+from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.run.attempt import Failed
 from marin_pipeline.run.backends.base import Backend
@@ -87,6 +89,7 @@ class RunResult:
     settled: Mapping[str, Settled]
     failures: Sequence[tuple[Node, Failed]]
     interrupted: bool
+    seconds: float
 
     @property
     def ok(self) -> bool:
@@ -187,7 +190,7 @@ class Session:
         Raises:
             StoreError: when the prefix cannot be written.
         """
-        started = now()
+        started, clock = now(), time.monotonic()
         looks = looks or self.looks()
         if any(each.commit is None for each in looks.values()):
             _check_writable(self.objects)
@@ -208,7 +211,8 @@ class Session:
         )
         with _interruptible(scheduler):
             settled = scheduler.run()
-        result = RunResult(self.graph, self.objects, settled, scheduler.failures, scheduler.interrupted)
+        seconds = time.monotonic() - clock
+        result = RunResult(self.graph, self.objects, settled, scheduler.failures, scheduler.interrupted, seconds)
         steps = {name: (node.id, node.key) for node in self.graph.nodes.values() for name in node.names}
         statuses = {name: settled[node.key].outcome for node in self.graph.nodes.values() for name in node.names}
         record = RunRecord(self.experiment, self.title, sys.argv, owner(), started, now(), result.ok, steps, statuses)
@@ -246,8 +250,11 @@ def _restricted(graph: Graph, ends: Sequence[str]) -> Graph:
 
 def _check_writable(objects: ObjectStore) -> None:
     probe = f"tmp/1d/probe-{uuid.uuid4().hex}"
-    objects.create(probe, b"")
-    objects.delete(probe)
+    try:
+        objects.create(probe, b"")
+        objects.delete(probe)
+    except StoreError as error:
+        raise StoreError(str(error).replace(f"/{probe}", "", 1)) from error
 
 
 @contextmanager
@@ -290,21 +297,26 @@ def experiment_id() -> str:
 
 
 @overload
-def run(target: Artifact[T], /, **options: Any) -> Artifact[T]: ...
+def run(target: Artifact[T], /, *, quiet: bool = False, **options: Any) -> Artifact[T]: ...
 @overload
-def run(target: Sequence[Artifact[Any]], /, **options: Any) -> list[Artifact[Any]]: ...
-def run(target: Artifact[Any] | Sequence[Artifact[Any]], /, **options: Any) -> Any:
+def run(
+    target: Sequence[Artifact[Any]] | Experiment, /, *, quiet: bool = False, **options: Any
+) -> list[Artifact[Any]]: ...
+def run(target: Artifact[Any] | Sequence[Artifact[Any]] | Experiment, /, *, quiet: bool = False, **options: Any) -> Any:
     """Make what is missing, and return the artifacts with their outputs.
 
     Args:
-        target: an artifact, or a list of them.
+        target: an artifact, a list of them, or an experiment.
+        quiet: print nothing; by default a run that has something to do shows how far it is.
         options: fields of `Options`: `prefix`, `backend`, `force`, …
 
     Raises:
         RunFailed: when a step failed or is blocked; its message has the first failure's traceback first.
         UsageError: for an option that does not exist.
     """
-    targets = [target] if isinstance(target, Artifact) else list(target)
+    from marin_pipeline.run.screen import choose_screen
+
+    targets = [target] if isinstance(target, Artifact) else list(_asked(target))
     unknown = sorted(set(options) - set(Options.__dataclass_fields__))
     if unknown:
         raise UsageError(f"run(): no option {', '.join(unknown)}; there are {', '.join(Options.__dataclass_fields__)}")
@@ -314,11 +326,24 @@ def run(target: Artifact[Any] | Sequence[Artifact[Any]], /, **options: Any) -> A
             '(put it under `if __name__ == "__main__":`), or a step calls it (take the artifact as an argument)'
         )
     session = Session.open(targets, Options(**options), experiment_id())
-    result = session.run()
+    looks = session.looks()
+    plan = session.plan(looks)
+    screen = choose_screen(-1 if quiet or not plan.has_work else 0)
+    screen.planned(plan, session.title, session.objects.url)
+    try:
+        result = session.run(screen.notice, looks)
+    except BaseException:
+        screen.abandon()
+        raise
+    screen.finished(result)
     if not result.ok:
         raise RunFailed(result)
     found = [result.bound(each.key) if each.key in result.graph.nodes else each for each in targets]
     return found[0] if isinstance(target, Artifact) else found
+
+
+def _asked(target: Sequence[Artifact[Any]] | Experiment) -> Sequence[Artifact[Any]]:
+    return target.targets if isinstance(target, Experiment) else target
 
 
 def load(selector: str, *, prefix: str | None = None) -> Artifact[Any]:

@@ -41,13 +41,13 @@ class Reason:
 
     def __str__(self) -> str:
         if self.kind == "argument":
-            return f"{self.path} {_shown(self.old)} → {_shown(self.new)}"
+            return f"{self.path} {self.text or f'{_shown(self.old)} → {_shown(self.new)}'}"
         if self.kind == "code":
             return f"code changed: {self.path}"
         if self.kind == "version":
             return f"version {self.old} → {self.new}"
         if self.kind == "input":
-            return f"downstream of {self.path}"
+            return self.text or f"downstream of {self.path}"
         if self.kind == "stale":
             return f"stale: {self.path} was rebuilt with other bytes"
         if self.kind == "drift":
@@ -61,6 +61,10 @@ class Reason:
     def tree(self) -> Tree:
         """As JSON values."""
         return {"kind": self.kind, "path": self.path, "old": self.old, "new": self.new, "text": str(self)}
+
+
+MANY = 4
+"""Changes within one argument that are told one by one; more are counted."""
 
 
 class _Absent:
@@ -142,16 +146,41 @@ def compare(
         The changed arguments; a changed input is named by the step that makes it.
     """
     found: list[Reason] = []
-    for change in changes(old, new):
-        keys = artifact_keys(change.new)
-        known = sorted(names[key] for key in keys if key in names)
-        if known:
-            found.extend(Reason("input", name) for name in known if name not in [each.path for each in found])
+    for argument in [*new, *(name for name in old if name not in new)]:
+        changed = list(changes(old.get(argument, ABSENT), new.get(argument, ABSENT), argument))
+        inputs = {names[key] for change in changed for key in artifact_keys(change.new) if key in names}
+        found.extend(Reason("input", name) for name in sorted(inputs) if name not in [each.path for each in found])
+        values = [change for change in changed if not any(key in names for key in artifact_keys(change.new))]
+        if len(values) > MANY:
+            found.append(Reason("argument", argument, text=_counted(values)))
         else:
-            old_value = None if change.old is ABSENT else change.old
-            new_value = None if change.new is ABSENT else change.new
-            found.append(Reason("argument", change.path, old_value, new_value))
+            found.extend(_reason(change) for change in values)
     return found
+
+
+def _reason(change: Change) -> Reason:
+    old = None if change.old is ABSENT else change.old
+    new = None if change.new is ABSENT else change.new
+    texts = [_content(each) for each in (change.old, change.new)]
+    if all(texts):
+        return Reason("argument", change.path, old, new, f"content {texts[0]} → {texts[1]}")
+    if any(texts):
+        verb = "added" if change.old is ABSENT else "removed" if change.new is ABSENT else "now"
+        return Reason("argument", change.path, old, new, f"{verb} {texts[1] or texts[0]}")
+    return Reason("argument", change.path, old, new)
+
+
+def _content(tree: Any) -> str:
+    """First digits of a file's digest; empty for what is no file."""
+    return tree["~file"][:8] if isinstance(tree, dict) and "~file" in tree else ""
+
+
+def _counted(changed: list[Change]) -> str:
+    """Many changes within one argument, in a few words."""
+    added = sum(change.old is ABSENT for change in changed)
+    removed = sum(change.new is ABSENT for change in changed)
+    counts = {"added": added, "removed": removed, "changed": len(changed) - added - removed}
+    return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
 
 
 def compare_code(old: Mapping[str, str], new: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from marin_pipeline.store.objects import ObjectStore
 
 _KEY16 = re.compile(r"[0-9a-f]{16}")
 _NUMBERED = re.compile(r"[0-9]+\.json")
+_HAVE_OUTPUT = ("cached", "done")
 _SIMILAR = 50
 """How many earlier results of the same step are compared, at most."""
 
@@ -73,8 +74,10 @@ def record_run(objects: ObjectStore, record: RunRecord) -> None:
         and set(record.statuses.values()) == {"cached"}
     ):
         return
+    # A name stands for what has an output: a failed or blocked run leaves it where it was.
+    known = {name: step for name, step in before.items() if last and last.statuses.get(name) in _HAVE_OUTPUT}
     for name, (id, key) in record.steps.items():
-        if tuple(before.get(name, ())) != (id, key):
+        if record.statuses.get(name) in _HAVE_OUTPUT and known.get(name) != (id, key):
             _enter_name(objects, record.owner, name, id, key)
     path = f"{layout.runs(record.experiment)}/{record.started.replace(':', '')}-{uuid.uuid4().hex[:6]}.json"
     objects.create(path, dumps({"schema": 1, **vars(record)}))
@@ -89,6 +92,15 @@ def _enter_name(objects: ObjectStore, owner: str, name: str, id: str, key: str) 
             return
         if objects.create(f"{folder}/{latest + 1}.json", dumps({"id": id, "key": key, "at": now()})):
             return
+
+
+def latest_of_name(objects: ObjectStore, owner: str, name: str) -> tuple[str, str] | None:
+    """Step's id and key that a name stands for now."""
+    folder = layout.names(owner, name)
+    numbers = _numbers(objects, folder)
+    with suppress(CorruptOutput):
+        return _read_name(objects, f"{folder}/{numbers[-1]}.json") if numbers else None
+    return None
 
 
 def _numbers(objects: ObjectStore, folder: str) -> list[int]:
@@ -128,8 +140,8 @@ def _read_run(objects: ObjectStore, path: str) -> RunRecord | None:
 
 
 class EarlierResults:
-    """Finds the result that a new one is compared with: the one of its name in the last run, else the most alike of
-    its step.
+    """Finds the result that a new one is compared with: the one of its name in the last run, else the last one that its
+    name stood for, else the most alike of its step.
     """
 
     def __init__(self, objects: ObjectStore, experiment: str) -> None:
@@ -141,9 +153,11 @@ class EarlierResults:
     def __call__(self, node: Node) -> Earlier | None:
         steps = self._last.steps if self._last else {}
         for name in node.names:
-            if name in steps and steps[name][1] != node.key:
-                known = self._read(*steps[name])
-                return known and known[0]
+            for step in (steps.get(name), latest_of_name(self._objects, owner(), name)):
+                if step is not None and step[1] != node.key:
+                    known = self._read(*step)
+                    if known is not None and known[0].commit is not None:
+                        return known[0]
         if node.id not in self._below:
             self._below[node.id] = [each for each in self._objects.names(f"steps/{node.id}") if _KEY16.fullmatch(each)]
         others = [each for each in self._below[node.id][: _SIMILAR + 1] if each != node.key[: layout.SHORT]]
@@ -230,3 +244,15 @@ def _names_below(objects: ObjectStore, folder: str, above: str = "") -> Iterator
             yield above + name
         else:
             yield from _names_below(objects, f"{folder}/{name}", f"{above}{name}/")
+
+
+def current_names(objects: ObjectStore) -> dict[str, list[str]]:
+    """Names by the key that they stand for now; other people's begin with who they are."""
+    found: dict[str, list[str]] = {}
+    for holder in objects.names("names"):
+        for name in _names_below(objects, f"names/{holder}"):
+            latest = latest_of_name(objects, holder, name.removesuffix("@"))
+            if latest is not None:
+                shown = name.removesuffix("@") if holder == owner() else f"{holder}/{name.removesuffix('@')}"
+                found.setdefault(latest[1], []).append(shown)
+    return found

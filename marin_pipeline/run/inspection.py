@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
-from marin_pipeline.run.history import find_keys, resolve
+from marin_pipeline.run.history import current_names, find_keys, resolve
+from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Look, look
 from marin_pipeline.store.objects import ObjectStore
@@ -56,7 +57,7 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     yield f"{id}  {key}"
     yield f"status     {_status(found)}"
     yield f"spec       {objects.url}/{layout.spec(id, key)}"
-    for name, value in (arguments or {}).items():
+    for name, value in (found.commit.arguments if found.commit else arguments or {}).items():
         yield f"argument   {name} = {_short(value)}"
     if found.damage:
         yield f"damage     {found.damage}"
@@ -70,7 +71,7 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     for role, record in commit.inputs.items():
         yield f"input      {role} = {record.key[:8]} with output {record.output[:8]}"
     yield f"value      {_short(output.value_tree)}"
-    yield f"files      {len(output.files)}, {commit.bytes} bytes, in {objects.url}/{output.folder}"
+    yield f"files      {len(output.files)}, and the value; {bytes_text(commit.bytes)} in {objects.url}/{output.folder}"
     machine = commit.fingerprint
     processors = f"{machine.get('processors')} processors"
     yield f"machine    Python {machine.get('python')}, {machine.get('processor')}, {processors}"
@@ -83,13 +84,24 @@ def _short(value: object) -> str:
 
 def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
     """Every key in the store."""
+    names = current_names(objects)
     for id, key in find_keys(objects, ""):
         found = look(objects, id, key)
-        size = found.commit.bytes if found.commit else None
+        commit, known = found.commit, names.get(key, [])
         if as_json:
-            yield json.dumps({"id": id, "key": key, "status": _status(found), "bytes": size})
-        else:
-            yield f"{_status(found):<12}{key[:8]}  {id}  {'' if size is None else f'{size} bytes'}".rstrip()
+            made = (
+                {}
+                if commit is None
+                else {"bytes": commit.bytes, "seconds": commit.seconds, "finished": commit.finished}
+            )
+            yield json.dumps({"id": id, "key": key, "status": _status(found), "names": known, **made})
+            continue
+        made = (
+            f"{commit.finished[:16].replace('T', ' ')} {commit.seconds:>8.1f} s {bytes_text(commit.bytes):>9}"
+            if commit
+            else ""
+        )
+        yield f"{_status(found):<12}{key[:8]}  {made:<37}  {id}  {', '.join(known)}".rstrip()
 
 
 def list_files(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
@@ -108,7 +120,7 @@ def logs(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     if not attempts:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has not been tried in {objects.url}")
     attempt = found.commit.attempt if found.commit else attempts[-1]
-    log = objects.read(f"{layout.attempt(id, key, attempt)}/log/log.txt")
+    log = objects.read(layout.attempt_log(id, key, attempt))
     text = log.data.decode("utf-8", "replace") if log else ""
     if as_json:
         yield json.dumps({"id": id, "key": key, "attempt": attempt, "log": text})

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from marin_pipeline.core.annotations import UNIONS, describe, substituted, type_arguments
@@ -159,7 +159,10 @@ def read(text: str, annotation: Any, where: str) -> Any:
             return check(candidate, bare, where)
         except DeclarationError:
             continue
-    expected = DeclarationError(f"{where}: expected {describe(bare)}, got {text!r}")
+    hint = "; write a list as [a, b]" if all(_takes_many(choice) for choice in choices) else ""
+    expected = DeclarationError(f"{where}: expected {describe(bare)}, got {text!r}{hint}")
+    if hint and not isinstance(parsed, (list, dict)):
+        raise expected
     try:
         decoded = draccus.decode(bare, parsed)
     except Exception as error:  # draccus raises several kinds; the annotation says what was expected
@@ -180,6 +183,12 @@ def _named_choice(text: str, choices: Sequence[Any]) -> Any:
         if isinstance(choice, type) and issubclass(choice, enum.Enum) and text in choice.__members__:
             return choice.__members__[text]
     return None
+
+
+def _takes_many(choice: Any) -> bool:
+    """Whether a value of this annotation holds several, so that a single word is none."""
+    kind = typing.get_origin(choice) or choice
+    return isinstance(kind, type) and issubclass(kind, Collection) and not issubclass(kind, (str, bytes))
 
 
 def _parse(text: str, where: str) -> Any:

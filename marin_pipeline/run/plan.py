@@ -168,7 +168,8 @@ def plan(
             compared[key] = look.commit.compared
             again = [each.node.name for each in dependencies if each.status in ("run", "stale", "leased")]
             if again and status == "cached":
-                reasons = (Reason("input", again[0]),)
+                text = f"kept unless {', '.join(again)} gives other bytes"
+                reasons = (Reason("input", again[0], text=text),)
         elif status in ("run", "stale", "leased"):
             stopped = _stopped_by(dependencies)
             if stopped is not None:
@@ -227,4 +228,5 @@ def summary_line(title: str, plan: Plan, store: str) -> str:
         "blocked": "blocked",
     }
     parts: list[Any] = [f"{counts[status]} {word}" for status, word in words.items() if counts[status]]
-    return f"{title} · {len(plan.nodes)} steps · {store} · {' · '.join(parts)}"
+    steps = "1 step" if len(plan.nodes) == 1 else f"{len(plan.nodes)} steps"
+    return f"{title} · {steps} · {store} · {' · '.join(parts)}"

@@ -26,7 +26,7 @@ from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.history import now
 from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.run.plan import Policy, assess, is_drifted, pieces_of
-from marin_pipeline.run.task import Task, target_of, write_call
+from marin_pipeline.run.task import InputAt, Task, target_of, write_call
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import (
     Commit,
@@ -351,7 +351,9 @@ class Scheduler:
             attempt=attempt,
             call=write_call(declaration.arguments),
             inputs={
-                key: (self._graph.nodes[key].id, commit.number) for key, commit in commits.items() if commit is not None
+                key: InputAt(self._graph.nodes[key].id, commit.number, self._graph.nodes[key].name)
+                for key, commit in commits.items()
+                if commit is not None
             },
             code=declaration.code.digest,
             number=found.number,
@@ -444,7 +446,7 @@ class Scheduler:
         except MarinError as error:
             # The failure itself is what the reader needs; a store that cannot take the record says so beside it.
             shown = replace(shown, message=f"{shown.message} (and the failure could not be recorded: {error})")
-        log = f"{self._objects.url}/{layout.attempt(node.id, node.key, attempt.task.attempt)}/log/log.txt"
+        log = f"{self._objects.url}/{layout.attempt_log(node.id, node.key, attempt.task.attempt)}"
         self._fail(node, shown, time.monotonic() - attempt.clock, log)
 
     def _failed_before(self, node: Node, error: MarinError) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from marin_pipeline.core.errors import StoreError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.plan import Plan, PlannedNode, summary_line
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-QUIET_LINES = 12
+VALUE_WIDTH = 80
+"""Characters of a returned value that is shown; longer ones are not."""
+
+QUIET_LINES = 16
 """Cached steps that are shown one by one; more are counted."""
 
 
@@ -131,7 +137,6 @@ class LineScreen:
     def __init__(self, verbosity: int = 0) -> None:
         self._verbosity = verbosity
         self._tenths: dict[str, int] = {}
-        self._cached = 0
 
     def planned(self, plan: Plan, title: str, store: str) -> None:
         if self._verbosity >= 0:
@@ -141,7 +146,7 @@ class LineScreen:
     def notice(self, notice: Notice) -> None:
         if notice.verb == "fail":
             self._fail(notice)
-        elif self._verbosity < 0 or (notice.verb == "cached" and self._verbosity < 1):
+        elif self._verbosity < 0 or (notice.verb in ("cached", "blocked") and self._verbosity < 1):
             return
         elif notice.verb == "progress":
             self._progress(notice)
@@ -180,7 +185,10 @@ def _detail(notice: Notice) -> str:
 
 
 def _figures(figures: Mapping[str, float]) -> str:
-    return "".join(f"  {name} {value:.4g}" for name, value in figures.items())
+    shown = {name.replace("_per_second", "/s").replace("_", " "): value for name, value in figures.items()}
+    return "".join(
+        f"  {name} {value:,.0f}" if value >= 1000 else f"  {name} {value:.4g}" for name, value in shown.items()
+    )
 
 
 def failure_text(notice: Notice) -> str:
@@ -193,18 +201,41 @@ def failure_text(notice: Notice) -> str:
 
 
 def output_lines(result: RunResult) -> list[str]:
-    """How each step came out, and where its output lies."""
-    width = max(len(node.name) for node in result.graph.nodes.values())
+    """How each step came out and where its output lies, what the asked ones returned, and the whole in a line."""
+    outcomes = Counter(settled.outcome for settled in result.settled.values())
+    hidden = outcomes["cached"] if outcomes["cached"] > QUIET_LINES else 0
+    shown = [
+        node
+        for node in result.graph.nodes.values()
+        if not hidden or result.settled[node.key].outcome != "cached" or node.key in result.graph.targets
+    ]
+    width = max((len(node.name) for node in shown), default=0)
     lines: list[str] = []
-    for node in result.graph.nodes.values():
+    for node in shown:
         settled, output = result.settled[node.key], result.output(node)
-        where = settled.message.partition("\n")[0] if output is None else _where(result, output)
-        lines.append(f"{settled.outcome:<9}{node.key[:8]}  {node.name:<{width}}  {where}".rstrip())
-    return lines
+        what = settled.message.partition("\n")[0] if output is None else _where(result, output)
+        lines.append(f"{settled.outcome:<9}{node.key[:8]}  {node.name:<{width}}  {what}".rstrip())
+        value = _value_text(output) if output is not None and node.key in result.graph.targets else ""
+        if value:
+            lines.append(f"{'':<19}{value}")
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+    return [*lines, f"{counts} in {result.seconds:.1f} s"]
 
 
 def _where(result: RunResult, output: CommittedOutput) -> str:
-    return f"{result.objects.url}/{output.folder}"
+    """Where the files lie: relative to the working directory where they lie below it."""
+    where = f"{result.objects.url}/{output.folder}"
+    here = os.getcwd()
+    return os.path.relpath(where, here) if where.startswith(here + os.sep) else where
+
+
+def _value_text(output: CommittedOutput) -> str:
+    """The returned value, when it is short; empty for one that needs a table of its own."""
+    try:
+        text = json.dumps(output.value_tree, ensure_ascii=False)
+    except StoreError:
+        return ""  # whoever reads the value is told what is wrong with it
+    return f"= {text}" if text != "null" and len(text) <= VALUE_WIDTH and "~" not in text else ""
 
 
 class TerminalScreen:

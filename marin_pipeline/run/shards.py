@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from marin_pipeline.core.arguments import check, classes_in
-from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output
+from marin_pipeline.core.artifact import Artifact, File, Output, OutputFile
 from marin_pipeline.core.canonical import Form, Reference, Tree, annotations_of, digest, dumps, encode, marks_of
 from marin_pipeline.core.errors import CorruptOutput, DeclarationError, StoreError
 from marin_pipeline.core.reading import decode
@@ -60,7 +60,7 @@ class StoredShard(Generic[R]):
         return f"{self._file_set.objects.url}/{self.entries[path].object}"
 
     def __truediv__(self, path: str) -> File:
-        return File(Artifact(self.key, output=_ShardOutput(self)), path)
+        return OutputFile(Artifact(self.key, output=_ShardOutput(self)), path)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
 
 def _by_content(reference: Reference, path: str) -> Tree:
     """Files by what they hold; a whole artifact by its output."""
-    if isinstance(reference, (File, LocalFile)):
+    if isinstance(reference, File):
         return {"~content": reference.sha256}
     if isinstance(reference, Artifact):
         return {"~output": reference.output.digest}

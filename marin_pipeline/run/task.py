@@ -13,10 +13,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from marin_pipeline.core import projects
-from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output, Secret
+from marin_pipeline.core.artifact import Artifact, LocalFile, Output, OutputFile, Secret
 from marin_pipeline.core.canonical import Form, Reference, Tree, encode
 from marin_pipeline.core.errors import DeclarationError, InputError, StoreError
 from marin_pipeline.core.step import Step
@@ -38,6 +38,17 @@ class Target:
     """The module was run as a program: it is loaded from its file, under its name in the project."""
 
 
+class InputAt(NamedTuple):
+    """Where a dependency is read."""
+
+    id: str
+    """Of its step."""
+    number: int
+    """Of the commit."""
+    name: str
+    """On screen."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One attempt at a step, or one shard of a `ctx.map`."""
@@ -55,8 +66,8 @@ class Task:
     attempt: str
     call: Tree
     """Arguments as a canonical tree, `Runtime` ones too."""
-    inputs: Mapping[str, tuple[str, int]]
-    """Key of each dependency to its step's id and the number of the commit to read."""
+    inputs: Mapping[str, InputAt]
+    """What to read, by the key of the dependency."""
     code: str = ""
     """Digest of the code that the driver saw; the worker must see the same."""
     number: int = 1
@@ -77,7 +88,7 @@ class Task:
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Task:
         """Read a task back."""
-        inputs = {key: (id, number) for key, (id, number) in tree["inputs"].items()}
+        inputs = {key: InputAt(*each) for key, each in tree["inputs"].items()}
         return cls(**{**tree, "target": Target(**tree["target"]), "inputs": inputs})
 
 
@@ -184,15 +195,17 @@ def _write_reference(reference: Reference, path: str) -> Tree:
 class References:
     """Reads references back, with the outputs of the dependencies bound."""
 
-    def __init__(self, objects: ObjectStore, inputs: Mapping[str, tuple[str, int]]) -> None:
+    def __init__(self, objects: ObjectStore, inputs: Mapping[str, InputAt]) -> None:
         self._objects = objects
         self._inputs = inputs
         self._outputs: dict[str, Output] = {}
 
     def __call__(self, tree: Mapping[str, Tree], path: str) -> Any:
         if "~artifact" in tree:
-            artifact: Artifact[Any] = Artifact(tree["~artifact"], output=self.output(tree["~artifact"]))
-            return File(artifact, tree["path"]) if "path" in tree else artifact
+            key = tree["~artifact"]
+            name = self._inputs[key].name if key in self._inputs else None
+            artifact: Artifact[Any] = Artifact(key, name=name, output=self.output(key))
+            return OutputFile(artifact, tree["path"]) if "path" in tree else artifact
         if "~file" in tree:
             size, modified = tree["stamp"]
             return LocalFile(tree["local"], sha256=tree["~file"], stamp=(size, modified))
@@ -208,7 +221,7 @@ class References:
 
                 self._outputs[key] = shard_output(self._objects, key)
                 return self._outputs[key]
-            id, number = self._inputs[key]
+            id, number, _ = self._inputs[key]
             commit = read_commit(self._objects, id, key, number)
             if commit is None:
                 raise StoreError(f"{self._objects.url}: the commit {number} of {id} {key[:8]} has gone; run again")

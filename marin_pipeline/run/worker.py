@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, TextIO
 
 from marin_pipeline.core.errors import Stopped
@@ -74,7 +73,7 @@ class Worker:
             if message["failed"] is not None:
                 raise ShardFailed(Failed(**message["failed"]), message["name"])
         if missing:
-            raise Stopped("ctx.map stopped as asked; run the same command again to go on")
+            raise Stopped("stopped as asked; run the same command again to go on")
 
     def run(self, task: Task) -> None:
         """Run one task and say how it ended."""
@@ -120,12 +119,10 @@ def _ignore(_: object) -> None:
 @contextlib.contextmanager
 def captured(objects: ObjectStore, task: Task) -> Iterator[None]:
     """Everything that the task prints goes to its log, whoever prints it: Python, a library in C, a child process."""
-    folder = (
-        layout.attempt(task.id, task.key, task.attempt)
-        if task.kind == "step"
-        else f"{layout.shard(task.key)}/{task.attempt}-"
-    )
-    path: Path = objects.folder(f"{folder}{'/' if task.kind == 'step' else ''}log") / "log.txt"
+    is_step = task.kind == "step"
+    where = layout.attempt_log(task.id, task.key, task.attempt) if is_step else layout.shard_log(task.key, task.attempt)
+    folder, _, name = where.rpartition("/")
+    path = objects.folder(folder) / name
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     kept = [os.dup(1), os.dup(2)]
     streams = sys.stdout, sys.stderr

@@ -68,6 +68,16 @@ def shard(key: str) -> str:
     return f"shards/{key[:2]}/{key}"
 
 
+def attempt_log(id: str, key: str, attempt_name: str) -> str:
+    """What an attempt printed."""
+    return f"{attempt(id, key, attempt_name)}/log/log.txt"
+
+
+def shard_log(key: str, attempt: str) -> str:
+    """What one attempt at a shard printed, where it ran in a process of its own."""
+    return f"{shard(key)}/{attempt}-log/log.txt"
+
+
 def chain(initial: str) -> str:
     """Folder of the committed states that begin with the same initial state."""
     return f"chains/{initial[:SHORT]}"

@@ -137,6 +137,8 @@ def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError
     remedies = {
         errno.ENOSPC: "the disk is full; free some space there, or choose another prefix with --prefix, and run again",
         errno.EDQUOT: "the quota is used up; free some there, or choose another prefix with --prefix, and run again",
+        errno.ENOENT: "the folder cannot be made there; choose another prefix with --prefix",
+        errno.ENAMETOOLONG: "the path is too long for this file system; choose a shorter name or prefix",
         errno.EACCES: "permission denied; make it writable, or choose another prefix with --prefix",
         errno.EPERM: "not permitted; make it writable, or choose another prefix with --prefix",
         errno.EROFS: "the file system is read-only; choose another prefix with --prefix",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,9 +37,15 @@ def test_a_failed_run_says_why_with_the_traceback_first(inline: Bench) -> None:
 def test_an_unknown_option_is_refused(inline: Bench) -> None:
     with pytest.raises(UsageError, match="no option speed"):
         run(number(value=1), speed=3)
-    for option, wrong in (("code", "maybe"), ("max_parallel", 0), ("lease_life", 0.0), ("backend", "cloud")):
-        with pytest.raises(UsageError, match=str(wrong)):
-            run(number(value=1), prefix=str(inline.prefix), **{option: wrong})
+    wrong_options: list[dict[str, Any]] = [
+        {"code": "maybe"},
+        {"max_parallel": 0},
+        {"lease_life": 0.0},
+        {"backend": "cloud"},
+    ]
+    for wrong in wrong_options:
+        with pytest.raises(UsageError, match=str(*wrong.values())):
+            run(number(value=1), prefix=str(inline.prefix), **wrong)
 
 
 def test_a_life_of_a_lease_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ loss = train(tokens=tokens, optimizer=Optimizer(rate=1))
 assert_type(words, Artifact[int])
 assert_type(product, Artifact[int])
 assert_type(tokens, Artifact[Tokens])
-assert_type(words / "words.txt" / "more", File)
+a_file: File = words / "words.txt" / "more"
 anything: Artifact[Any] = loss
 experiment = Experiment(title="t", targets=[product, loss], predictions={"loss": (1.0, 2.0)})
 

@@ -54,7 +54,7 @@ class InlineBackend:
         def run_shards(tasks: Sequence[Task]) -> None:
             for each in tasks:
                 if self._asked:
-                    raise Stopped(f"{task.name} stopped as asked; run the same command again to go on")
+                    raise Stopped("stopped as asked; run the same command again to go on")
                 try:
                     run_shard(self._objects, each)
                 except Exception as error:
@@ -83,9 +83,9 @@ class InlineBackend:
     @contextlib.contextmanager
     def _captured(self, task: Task) -> Iterator[None]:
         """What is printed goes to the attempt's log, and to stderr for whoever sits in front of it."""
-        attempt = layout.attempt(task.id, task.key, task.attempt)
-        folder = self._objects.folder(f"{attempt}/log")
-        with (folder / "log.txt").open("ab", buffering=0) as log:
+        path, _, name = layout.attempt_log(task.id, task.key, task.attempt).rpartition("/")
+        folder = self._objects.folder(path)
+        with (folder / name).open("ab", buffering=0) as log:
             copy = io.TextIOWrapper(
                 _Tee(log, sys.__stderr__ or sys.stderr),  # pyright: ignore[reportArgumentType] - a stream without a name
                 encoding="utf-8",
@@ -97,7 +97,7 @@ class InlineBackend:
                     yield
                 finally:
                     if not self._objects.shared:
-                        self._objects.publish(folder, f"{attempt}/log")
+                        self._objects.publish(folder, path)
 
     def interrupt(self) -> None:
         self._asked += 1
