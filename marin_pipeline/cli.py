@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import io
 import json
 import os
 import reprlib
@@ -49,6 +50,7 @@ def main(target: Target | Callable[..., Target]) -> None:
         target: an artifact, a list of them, an `Experiment`, or a function that builds one of these; the function's
             typed parameters become options (`--scale tiny`).
     """
+    _writable_streams()
     caller = inspect.currentframe()
     _refuse_unguarded(caller.f_back if caller else None)
     worker = sys.modules.get("marin_pipeline.run.worker")
@@ -57,6 +59,16 @@ def main(target: Target | Callable[..., Target]) -> None:
             'main(...) was reached in a worker process; call it under `if __name__ == "__main__":` only'
         )
     _exit(lambda: _experiment(target, sys.argv[1:]))
+
+
+def _writable_streams() -> None:
+    """Output that cannot show a character, or that was closed, fails no run."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it stays open until the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _refuse_unguarded(frame: FrameType | None) -> None:
@@ -110,13 +122,19 @@ def _exit(command: Callable[[], int]) -> NoReturn:
         code = 130
     except BrokenPipeError:
         # The reader of our output has gone (as in `... | head`); with stdout elsewhere the last flush is quiet.
-        sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - it stays open until the end
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
+        code = 1
+    except OSError as error:
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
         code = 1
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - it stays open until the end
-        code = 1
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
+        code = code or 1
     raise SystemExit(code)
 
 
@@ -226,7 +244,9 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     from marin_pipeline.run.screen import plan_lines
 
     lines = [json.dumps(planned.tree()) for planned in plan.nodes.values()]
-    print("\n".join(lines if parsed.json else plan_lines(plan, session.title, session.objects.url)), file=out)
+    print(
+        "\n".join(lines if parsed.json else plan_lines(plan, session.title, session.objects.url)), file=out, flush=True
+    )
     return 3 if parsed.check and plan.has_work else 0
 
 
@@ -377,6 +397,7 @@ def store_main() -> None:
         )
         command.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
         command.add_argument("--json", action="store_true", help="JSON lines on stdout")
+    _writable_streams()
     parsed = parser.parse_args()
     _exit(lambda: _store_command(parsed))
 

@@ -57,12 +57,9 @@ def documents_from(
     found = sorted(path.rglob("*")) if path.is_dir() else [path]
     root = path if path.is_dir() else path.parent
     names = {file.relative_to(root).as_posix(): file for file in found if file.is_file()}
-    visible = {
-        name: file
-        for name, file in names.items()
-        if supported(name) and not any(part.startswith(".") for part in name.split("/"))
-    }
-    left_out = sorted(name for name in names if name not in visible)
+    hidden = [name for name in names if any(part.startswith(".") for part in name.split("/"))]
+    visible = {name: file for name, file in names.items() if supported(name) and name not in hidden}
+    left_out = sorted(set(names) - set(visible) - set(hidden))
     if visible and left_out:
         shown = ", ".join(left_out[:5]) + (", …" if len(left_out) > 5 else "")
         warnings.warn(f"{path}: left out, not of a kind that is read: {len(left_out)} files ({shown})", stacklevel=2)

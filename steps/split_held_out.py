@@ -49,7 +49,7 @@ def split_held_out(
     results = ctx.map(split_part, items, part=part, fraction=fraction, salt=salt)
     kept = gather(ctx.out, [result / ROWS for result in results], merge(result.value for result in results))
     ctx.log(summary(kept))
-    if kept.documents == 0 and documents.value.documents > 0:
+    if kept.documents == 0 and documents.value.documents > 0 and 0.0 < fraction < 1.0:
         raise InputError(
             f"split_held_out: {fraction=} leaves the {part} side without any of the {documents.value.documents:,} "
             f"documents; choose a {'larger' if part == 'held_out' else 'smaller'} fraction, or give more documents"

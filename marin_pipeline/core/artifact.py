@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
+LONGEST_NAME = 200
+"""Characters: it is part of a path."""
+
 NAME = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
@@ -139,6 +142,10 @@ class Artifact(Reference, Generic[T_co]):
         Raises:
             DeclarationError: for a name with other characters.
         """
+        if len(name) > LONGEST_NAME:
+            raise DeclarationError(
+                f"{self.name}.named(...): a name has at most {LONGEST_NAME} characters, not {len(name)}"
+            )
         if not NAME.fullmatch(name):
             raise DeclarationError(f"{self.name}.named({name!r}): a name is made of a-z, 0-9, '_', '-' and '/'")
         return self._copy(name=name)
@@ -349,6 +356,19 @@ class LocalFile(File):
     @property
     def url(self) -> str:
         return str(self._path)
+
+    def refuse_changed(self) -> None:
+        """Check that the file is still as it was when it was hashed.
+
+        Raises:
+            InputError: when it was written since, or has gone.
+        """
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise InputError(f"{self._path}: has gone while it was being read; run the experiment again") from error
+        if (found.st_size, found.st_mtime_ns) != self.stamp:
+            raise InputError(f"{self._path}: was written while it was being read; run the experiment again")
 
     @property
     def sha256(self) -> str:

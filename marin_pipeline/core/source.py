@@ -14,8 +14,9 @@ import os
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.imports import Finder, Import, imports_in
@@ -69,6 +70,22 @@ class Piece:
     """sha256 of its normalized text, 64 hex digits."""
 
 
+class SourceStamp(NamedTuple):
+    """A file in one state."""
+
+    path: str
+    """Absolute, without links."""
+    modified: int
+    """Time of change, ns."""
+    size: int
+    """Bytes."""
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Time of change and size."""
+        return self.modified, self.size
+
+
 @dataclass(frozen=True)
 class CodeDigest:
     """What the code of a step comes to."""
@@ -77,6 +94,8 @@ class CodeDigest:
     """64 hex digits, over the pieces."""
     pieces: tuple[Piece, ...]
     """Those of the step's own file first, then whole modules; each name once."""
+    files: tuple[SourceStamp, ...] = field(default=(), compare=False)
+    """The files that it rests on, as they were when they were looked at."""
 
 
 def code_digest(
@@ -217,7 +236,7 @@ class _Look:
         self._stamps: dict[str, Stamp] = {}
         self._finder = Finder(self._folders, self._search, self._watch)
         self._found: dict[tuple[str, tuple[Import, ...]], list[str]] = {}
-        self._closures: dict[tuple[str, ...], tuple[Piece, ...]] = {}
+        self._closures: dict[tuple[str, ...], tuple[tuple[Piece, ...], tuple[str, ...]]] = {}
         self._answers: dict[tuple[str, str, tuple[tuple[Path, str], ...]], CodeDigest] = {}
 
     def _watch(self, path: str) -> None:
@@ -240,9 +259,13 @@ class _Look:
         statements = table.reached(step, by_name)
         for statement in statements:
             modules += self._imported(path, statement.imports)
-        pieces = self._own_pieces(path, statements) + self._whole_modules(tuple(dict.fromkeys(modules)))
+        whole, paths = self._whole_modules(tuple(dict.fromkeys(modules)))
+        pieces = self._own_pieces(path, statements) + whole
+        files = tuple(
+            SourceStamp(each, *stamp) for each in dict.fromkeys((path, *paths)) if (stamp := self._stamps[each])
+        )
         text = "\n".join([_SCHEMA, *(f"{piece.name} {piece.digest}" for piece in pieces)])
-        return CodeDigest(hashlib.sha256(text.encode()).hexdigest(), pieces)
+        return CodeDigest(hashlib.sha256(text.encode()).hexdigest(), pieces, files)
 
     def _public(self, imports: tuple[Import, ...]) -> Iterator[Import]:
         """Where the public names of `marin_pipeline` come from; its `__init__.py`, which loads them, does not count."""
@@ -262,8 +285,8 @@ class _Look:
             pieces.append(Piece(f"{own}: order of statements", digest))
         return _one_a_name(pieces)
 
-    def _whole_modules(self, start: tuple[str, ...]) -> tuple[Piece, ...]:
-        """Some modules, with all that they import in turn."""
+    def _whole_modules(self, start: tuple[str, ...]) -> tuple[tuple[Piece, ...], tuple[str, ...]]:
+        """Some modules, with all that they import in turn; and their files."""
         if start not in self._closures:
             found: dict[str, Piece] = {}
             waiting = list(start)
@@ -274,7 +297,8 @@ class _Look:
                     digest, imports = _load(path).module
                     found[path] = Piece(id_of(path, self._root), digest)
                     waiting += self._imported(path, imports)
-            self._closures[start] = _one_a_name(sorted(found.values(), key=lambda piece: piece.digest))
+            pieces = _one_a_name(sorted(found.values(), key=lambda piece: piece.digest))
+            self._closures[start] = pieces, tuple(sorted(found))
         return self._closures[start]
 
     def _imported(self, path: str, imports: tuple[Import, ...]) -> list[str]:

@@ -81,7 +81,10 @@ def installed(name: str) -> tuple[PackagePin, tuple[SourceFile, ...]]:
         raise InputError(
             f"package {distribution!r} is not installed here; install it (pip install {distribution}) or leave it out"
         ) from error
-    record = found.read_text("RECORD")
+    try:
+        record = found.read_text("RECORD")
+    except UnicodeDecodeError as error:
+        raise InputError(f"package {distribution!r}: its RECORD is damaged ({error}); install it again") from error
     if record is None:
         raise InputError(f"package {distribution!r} has no RECORD of its files; install it from a wheel with pip")
     files = []

@@ -219,6 +219,11 @@ def _parquet_rows(path: str | os.PathLike[str], name: str, keys: RowKeys) -> Ite
             if keys.text not in present:
                 raise _no_text_key(name, keys, present)
             wanted = [key for key in (keys.text, keys.id, keys.source) if key in present]
+            twice = [key for key in wanted if present.count(key) > 1]
+            if twice:
+                raise InputError(
+                    f"{name}: has {present.count(twice[0])} columns named {twice[0]!r}; rename or drop one"
+                )
             number = 0
             for batch in file.iter_batches(256, columns=wanted, use_threads=False):
                 columns = [

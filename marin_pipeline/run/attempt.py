@@ -15,12 +15,16 @@ from types import TracebackType
 from typing import Any
 
 from marin_pipeline.core.arguments import check
+from marin_pipeline.core.arguments import references as references_in
+from marin_pipeline.core.artifact import LocalFile
 from marin_pipeline.core.canonical import dumps, encode
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, Stopped, StoreError
 from marin_pipeline.core.reading import decode
 from marin_pipeline.core.step import Declaration, Step
+from marin_pipeline.run import surroundings
 from marin_pipeline.run.context import RunContext
 from marin_pipeline.run.fingerprint import fingerprint
+from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import VALUE, build_manifest
@@ -97,8 +101,16 @@ def run_attempt(
             "it was edited while the run was going on. Run the same command again"
         )
     context = RunContext(objects, task, declaration, map_runner=map_runner, report=report, is_stopping=is_stopping)
+    refuse_edited(task.files, step.where)
     started = time.monotonic()
-    returned = step.fn(context, **arguments)
+    with surroundings.kept():
+        returned = step.fn(context, **arguments)
+    refuse_edited(task.files, step.where)
+    for _, reference in references_in(arguments, "arguments"):
+        if isinstance(reference, LocalFile):
+            reference.refuse_changed()
+    if not context.out.is_dir():
+        raise InputError(f"{step.where}: removed ctx.out, the folder of its output; leave it there")
     value = check(returned, step.returns, f"{step.where}: the returned value")
     if (context.out / VALUE).exists():
         raise InputError(f"{step.where}: wrote {VALUE}, which is kept for the returned value; use another name")
@@ -122,6 +134,13 @@ def run_attempt(
 
 def describe_failure(error: BaseException, task: Task) -> Failed:
     """Why `error` ended a task, classed, with the step's own traceback."""
+    try:
+        return _described(error, task)
+    except BaseException as second:  # noqa: BLE001 - an error may raise another when it is asked what it is
+        return Failed("user", f"a {type(error).__qualname__}, which cannot be shown ({type(second).__qualname__})", "")
+
+
+def _described(error: BaseException, task: Task) -> Failed:
     if isinstance(error, ShardFailed):
         return replace(error.failed, message=str(error))
     if isinstance(error, Stopped):

@@ -95,6 +95,7 @@ class RunContext:
             raise InputError(f"ctx.adopt: the shard has no file {path!r}; it has {', '.join(result.files) or 'none'}")
         if target in self.adopted or target == VALUE:
             raise InputError(f"ctx.adopt: the output {target!r} is taken already; use another name")
+        result.local(path)  # what is adopted is committed: its bytes are checked here
         entry = result.entries[path]
         self.adopted[target] = Entry(target, entry.object, entry.size, entry.sha256, entry.checksum)
 

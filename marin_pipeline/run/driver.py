@@ -24,13 +24,15 @@ from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.errors import MarinError, StoreError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.core.step import Step
 from marin_pipeline.run.attempt import Failed
 from marin_pipeline.run.backends.base import Backend
 from marin_pipeline.run.backends.inline import InlineBackend
 from marin_pipeline.run.backends.local import LocalBackend
 from marin_pipeline.run.history import EarlierResults, RunRecord, now, owner, record_run, resolve
+from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import CodePolicy, Plan, Policy, is_drifted, plan
-from marin_pipeline.run.scheduler import LEASE_LIFE, Notice, Scheduler, Settled
+from marin_pipeline.run.scheduler import LEASE_LIFE, Scheduler
 from marin_pipeline.run.worker import is_worker
 from marin_pipeline.store.commit import Look, is_accepted, look, look_many
 from marin_pipeline.store.objects import ObjectStore, open_objects
@@ -156,6 +158,8 @@ class Session:
             if key not in part.nodes:
                 name = graph.nodes[key].name
                 raise UsageError(f"{name} is asked for, and left out by --until or --only; leave one of them away")
+        for node in part.nodes.values():
+            _refuse_redefined(node)
         objects = open_objects(options.prefix or default_prefix())
         if options.backend not in ("local", "inline"):
             raise UsageError(f"--backend {options.backend}: there are local and inline")
@@ -234,9 +238,27 @@ def _checked(options: Options) -> Options:
         raise UsageError(f"code={options.code!r}: there are {', '.join(get_args(CodePolicy))}")
     if options.max_parallel is not None and options.max_parallel < 1:
         raise UsageError(f"--max-parallel {options.max_parallel}: must be 1 or more")
-    if not options.lease_life > 0:
-        raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be more than 0")
+    if not 0.1 <= options.lease_life <= 86_400:
+        raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be from 0.1 to 86400")
     return options
+
+
+def _refuse_redefined(node: Node) -> None:
+    """A worker finds a step by its name: another step that took the name since would run in its place.
+
+    Raises:
+        UsageError: naming both.
+    """
+    if node.loaded:
+        return
+    step = node.declaration.step
+    module = sys.modules.get(step.fn.__module__)
+    found = getattr(module, step.fn.__qualname__, step)
+    if isinstance(found, Step) and found is not step:
+        raise UsageError(
+            f"{step.where} was defined again as {found.where}; give one of them another name "
+            "(after a reload, declare the artifact again)"
+        )
 
 
 def _restricted(graph: Graph, ends: Sequence[str]) -> Graph:
@@ -307,7 +329,7 @@ def run(target: Artifact[Any] | Sequence[Artifact[Any]] | Experiment, /, *, quie
 
     Args:
         target: an artifact, a list of them, or an experiment.
-        quiet: print nothing; by default a run that has something to do shows how far it is.
+        quiet: print nothing; by default a run that has something to do shows on stderr how far it is.
         options: fields of `Options`: `prefix`, `backend`, `force`, …
 
     Raises:
@@ -328,7 +350,7 @@ def run(target: Artifact[Any] | Sequence[Artifact[Any]] | Experiment, /, *, quie
     session = Session.open(targets, Options(**options), experiment_id())
     looks = session.looks()
     plan = session.plan(looks)
-    screen = choose_screen(-1 if quiet or not plan.has_work else 0)
+    screen = choose_screen(-1 if quiet or not plan.has_work else 0, sys.stderr)
     screen.planned(plan, session.title, session.objects.url)
     try:
         result = session.run(screen.notice, looks)

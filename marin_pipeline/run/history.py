@@ -25,6 +25,7 @@ from marin_pipeline.store.objects import ObjectStore
 _KEY16 = re.compile(r"[0-9a-f]{16}")
 _NUMBERED = re.compile(r"[0-9]+\.json")
 _HAVE_OUTPUT = ("cached", "done")
+_OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 _SIMILAR = 50
 """How many earlier results of the same step are compared, at most."""
 
@@ -38,6 +39,10 @@ def owner() -> str:
     """Whose names these are: `MARIN_OWNER`, else the user's name."""
     given = os.environ.get("MARIN_OWNER")
     if given:
+        if not _OWNER.fullmatch(given):
+            raise UsageError(
+                f"MARIN_OWNER={given!r}: may hold letters, digits, '_', '-', '.' and '@', and begins with one"
+            )
         return given
     try:
         return getpass.getuser()
@@ -63,22 +68,15 @@ class RunRecord:
 
 
 def record_run(objects: ObjectStore, record: RunRecord) -> None:
-    """Keep a run, and what its names stand for where that has changed since the last one."""
-    last = last_run(objects, record.experiment)
-    before = last.steps if last else {}
-    if (
-        last
-        and last.ok
-        and record.ok
-        and dict(before) == dict(record.steps)
-        and set(record.statuses.values()) == {"cached"}
-    ):
-        return
+    """Keep a run, and what its names stand for now."""
     # A name stands for what has an output: a failed or blocked run leaves it where it was.
-    known = {name: step for name, step in before.items() if last and last.statuses.get(name) in _HAVE_OUTPUT}
     for name, (id, key) in record.steps.items():
-        if record.statuses.get(name) in _HAVE_OUTPUT and known.get(name) != (id, key):
+        if record.statuses.get(name) in _HAVE_OUTPUT:
             _enter_name(objects, record.owner, name, id, key)
+    last = last_run(objects, record.experiment)
+    nothing_new = set(record.statuses.values()) == {"cached"} and record.ok
+    if nothing_new and last and last.ok and dict(last.steps) == dict(record.steps):
+        return
     path = f"{layout.runs(record.experiment)}/{record.started.replace(':', '')}-{uuid.uuid4().hex[:6]}.json"
     objects.create(path, dumps({"schema": 1, **vars(record)}))
 
@@ -120,10 +118,12 @@ def _read_name(objects: ObjectStore, path: str) -> tuple[str, str] | None:
 
 
 def last_run(objects: ObjectStore, experiment: str) -> RunRecord | None:
-    """The newest run of an experiment."""
+    """The newest run of an experiment. A damaged record is passed over: it explains, and decides nothing."""
     names = objects.names(layout.runs(experiment))
-    records = [name for name in names if name.endswith(".json")]
-    return _read_run(objects, f"{layout.runs(experiment)}/{records[-1]}") if records else None
+    for name in sorted((name for name in names if name.endswith(".json")), reverse=True):
+        with suppress(CorruptOutput):
+            return _read_run(objects, f"{layout.runs(experiment)}/{name}")
+    return None
 
 
 def _read_run(objects: ObjectStore, path: str) -> RunRecord | None:
@@ -135,7 +135,7 @@ def _read_run(objects: ObjectStore, path: str) -> RunRecord | None:
         tree.pop("schema")
         steps = {name: (id, key) for name, (id, key) in tree.pop("steps").items()}
         return RunRecord(steps=steps, **tree)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptOutput(f"{objects.url}/{path}: not a record of a run ({error}); delete it") from error
 
 

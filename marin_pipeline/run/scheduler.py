@@ -8,13 +8,13 @@ store stays true.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
 
 from marin_pipeline.core.canonical import digest
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
@@ -25,6 +25,7 @@ from marin_pipeline.run.chains import enter_chain
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.history import now
 from marin_pipeline.run.keeper import LeaseKeeper
+from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import Policy, assess, is_drifted, pieces_of
 from marin_pipeline.run.task import InputAt, Task, target_of, write_call
 from marin_pipeline.store import layout
@@ -48,33 +49,11 @@ from marin_pipeline.store.objects import ObjectStore
 LEASE_LIFE = 30.0
 """Seconds without a beat after which a lease may be taken over."""
 
+STOP_PATIENCE = 120.0
+"""Seconds that a step gets to save what it can when the run is asked to stop."""
+
 POLL = 0.2
 """Seconds that the loop waits for something to happen, at most."""
-
-Outcome = Literal["cached", "done", "failed", "blocked"]
-
-
-@dataclass
-class Settled:
-    """How a step came out."""
-
-    outcome: Outcome
-    commit: Commit | None = None
-    seconds: float = 0.0
-    message: str = ""
-    """Why it failed or is blocked."""
-    drifted: bool = False
-    """The output was made by other code; nothing new is built on it."""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """Something that a person or a program that watches should know."""
-
-    verb: Literal["cached", "wait", "run", "progress", "done", "retry", "fail", "blocked", "diverged", "drift"]
-    node: Node
-    text: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass
@@ -87,6 +66,7 @@ class _Attempt:
     inputs: Mapping[str, InputRecord]
     started: str
     clock: float
+    forced: bool
     tries: int
 
 
@@ -97,6 +77,8 @@ class _Ready:
     node: Node
     waiting: Waiting
     reasons: tuple[Reason, ...]
+    forced: bool = False
+    """It reads nothing that earlier attempts left: no parts, no shards."""
     tries: int = 0
     next_try: float = 0.0
     announced: Holder | None = None
@@ -135,8 +117,10 @@ class Scheduler:
         self._settled: dict[str, Settled] = {}
         self._ready: list[_Ready] = []
         self._attempts: dict[str, _Attempt] = {}
+        self._run = uuid.uuid4().hex[:8]
         self._stop_asked = 0
         self._stop_sent = False
+        self._stop_until = math.inf
         self.failures: list[tuple[Node, Failed]] = []
         """Failed steps in the order of their failure."""
 
@@ -160,7 +144,7 @@ class Scheduler:
                 self._start_ready(keeper)
                 if self._stop_asked:
                     self._stop()
-                    if not self._attempts or self._stop_asked > 1:
+                    if not self._attempts or self._stop_asked > 1 or time.monotonic() > self._stop_until:
                         break
                 for event in self._backend.events(self._patience()):
                     self._handle(event, keeper)
@@ -209,7 +193,7 @@ class Scheduler:
         elif status == "cached":
             self._settle(node, Settled("cached", found.commit))
         else:
-            self._wants_to_run(node, found, reasons)
+            self._wants_to_run(node, found, reasons, policy)
 
     def _settle_drifted(self, node: Node, found: Look, reasons: tuple[Reason, ...]) -> None:
         if self._policy.code == "accept":
@@ -220,7 +204,7 @@ class Scheduler:
         self._notify(Notice("drift", node, "; ".join(str(reason) for reason in reasons)))
         self._settle(node, Settled("cached", found.commit, drifted=True))
 
-    def _wants_to_run(self, node: Node, found: Look, reasons: tuple[Reason, ...]) -> None:
+    def _wants_to_run(self, node: Node, found: Look, reasons: tuple[Reason, ...], policy: Policy) -> None:
         blocked = self._why_blocked(node)
         if blocked is not None:
             self._block(node, blocked)
@@ -230,7 +214,8 @@ class Scheduler:
             text = self._reason or "; ".join(str(reason) for reason in reasons)
             invalidate(self._objects, node.id, node.key, found.number, Invalidation(kind, text, now()))
         path = layout.lease(node.id, node.key)
-        self._ready.append(_Ready(node, Waiting(self._objects, path, self._lease_life), reasons))
+        forced = node.key in policy.force
+        self._ready.append(_Ready(node, Waiting(self._objects, path, self._lease_life), reasons, forced=forced))
 
     def _why_blocked(self, node: Node) -> str | None:
         for key in node.depends_on:
@@ -323,14 +308,18 @@ class Scheduler:
                 self._notify(Notice("wait", node, text))
             return
         self._ready.remove(ready)
-        task, inputs = self._task(node, found)
+        task, inputs = self._task(node, found, ready.forced)
+        if ready.forced and not ready.tries:
+            self._objects.delete(task.work)
         write_spec(self._objects, node.id, node.key, node.declaration.spec)
         keeper.keep(lease)
-        self._attempts[task.task] = _Attempt(node, task, lease, inputs, now(), time.monotonic(), ready.tries)
+        self._attempts[task.task] = _Attempt(
+            node, task, lease, inputs, now(), time.monotonic(), ready.forced, ready.tries
+        )
         self._notify(Notice("run", node, "; ".join(str(reason) for reason in ready.reasons)))
         self._backend.submit(task, node.declaration.step)
 
-    def _task(self, node: Node, found: Look) -> tuple[Task, Mapping[str, InputRecord]]:
+    def _task(self, node: Node, found: Look, forced: bool) -> tuple[Task, Mapping[str, InputRecord]]:
         declaration = node.declaration
         commits = {key: self._settled[key].commit for key in node.depends_on}
         inputs = {
@@ -356,9 +345,10 @@ class Scheduler:
                 if commit is not None
             },
             code=declaration.code.digest,
+            files=declaration.code.files,
             number=found.number,
             work=layout.work(node.id, node.key, declaration.code.digest, found.number, read),
-            salt=f"{node.key}/{found.number}" if fresh else "",
+            salt=f"{node.key}/{found.number}" + (f"/{self._run}" if forced else "") if fresh or forced else "",
             jax=node.artifact.resources.jax,
             name=node.name,
         )
@@ -462,16 +452,17 @@ class Scheduler:
 
     def _clear(self, attempt: _Attempt) -> None:
         """Remove what an attempt wrote on a disk that is full, so that it does not stay full; nobody reads it."""
-        folder = layout.attempt(attempt.node.id, attempt.node.key, attempt.task.attempt)
         with suppress(StoreError):  # the full disk is what the reader needs to know of
-            self._objects.delete(f"{folder}/out")
+            self._objects.delete(layout.attempt(attempt.node.id, attempt.node.key, attempt.task.attempt))
 
     def _again(self, attempt: _Attempt, why: str) -> None:
         """Put a step back that the machine lost, not the step's own fault."""
         tries = attempt.tries + 1
         self._notify(Notice("retry", attempt.node, f"{why}; trying again"))
         path = layout.lease(attempt.node.id, attempt.node.key)
-        self._ready.append(_Ready(attempt.node, Waiting(self._objects, path, self._lease_life), (), tries))
+        self._ready.append(
+            _Ready(attempt.node, Waiting(self._objects, path, self._lease_life), (), attempt.forced, tries)
+        )
 
     def _give_up(self, task: str, keeper: LeaseKeeper) -> None:
         """End an attempt whose lease somebody else has taken; it cannot commit."""
@@ -483,5 +474,6 @@ class Scheduler:
     def _stop(self) -> None:
         if not self._stop_sent:
             self._stop_sent = True
+            self._stop_until = time.monotonic() + STOP_PATIENCE
             self._ready.clear()
             self._backend.stop()

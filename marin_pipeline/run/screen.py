@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.run.driver import RunResult
+from marin_pipeline.run.outcome import Notice
 from marin_pipeline.run.plan import Plan, PlannedNode, summary_line
-from marin_pipeline.run.scheduler import Notice
 from marin_pipeline.store.output import CommittedOutput
 
 if TYPE_CHECKING:
@@ -134,14 +134,15 @@ class JsonScreen:
 class LineScreen:
     """One line an event."""
 
-    def __init__(self, verbosity: int = 0) -> None:
+    def __init__(self, verbosity: int = 0, stream: TextIO | None = None) -> None:
         self._verbosity = verbosity
+        self._stream = stream or sys.stdout
         self._tenths: dict[str, int] = {}
 
     def planned(self, plan: Plan, title: str, store: str) -> None:
         if self._verbosity >= 0:
             for line in plan_lines(plan, title, store) if plan.has_work else [summary_line(title, plan, store)]:
-                print(line, flush=True)
+                print(line, file=self._stream, flush=True)
 
     def notice(self, notice: Notice) -> None:
         if notice.verb == "fail":
@@ -167,12 +168,12 @@ class LineScreen:
         print(failure_text(notice), file=sys.stderr, flush=True)
 
     def _line(self, verb: str, node: Node, detail: str) -> None:
-        print(f"{verb:<9}{node.key[:8]}  {node.name}  {detail}".rstrip(), flush=True)
+        print(f"{verb:<9}{node.key[:8]}  {node.name}  {detail}".rstrip(), file=self._stream, flush=True)
 
     def finished(self, result: RunResult) -> None:
         if self._verbosity >= 0:
             for line in output_lines(result):
-                print(line, flush=True)
+                print(line, file=self._stream, flush=True)
 
     def abandon(self) -> None:
         """Nothing is open."""
@@ -265,15 +266,16 @@ class TerminalScreen:
     def _table(self) -> Table:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         table = Table.grid(padding=(0, 2))
         for node, since, progress in list(self._running.values()):
             done, total = progress.get("done", 0), progress.get("total", 0)
             bar = ProgressBar(total=total or None, completed=done, width=24, pulse=not total)
             what = f"{done}/{total} {progress['unit']}{_figures(progress['figures'])}" if progress else ""
-            table.add_row("[cyan]run", node.key[:8], node.name, bar, f"{time.monotonic() - since:.0f} s", what)
+            table.add_row(Text("run", "cyan"), node.key[:8], node.name, bar, f"{time.monotonic() - since:.0f} s", what)
         counts = "  ".join(f"{count} {verb}" for verb, count in self._counts.items())
-        table.add_row("", "", f"[dim]{sum(self._counts.values())}/{self._total}  {counts}")
+        table.add_row("", "", Text(f"{sum(self._counts.values())}/{self._total}  {counts}", "dim"))
         return table
 
     def notice(self, notice: Notice) -> None:
@@ -318,10 +320,11 @@ _STYLES = {
 }
 
 
-def choose_screen(verbosity: int) -> Screen:
-    """The screen for people, for where the output goes."""
-    if sys.stdout.isatty():
+def choose_screen(verbosity: int, stream: TextIO | None = None) -> Screen:
+    """The screen for people, for where the output goes: by default stdout."""
+    where = sys.stdout if stream is None else stream
+    if where.isatty():
         from rich.console import Console
 
-        return TerminalScreen(Console(), verbosity)
-    return LineScreen(verbosity)
+        return TerminalScreen(Console(file=where), verbosity)
+    return LineScreen(verbosity, where)

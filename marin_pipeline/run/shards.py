@@ -6,7 +6,6 @@ come back in the order of the items, whoever ran them.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -14,17 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from marin_pipeline.core.arguments import check, classes_in
-from marin_pipeline.core.artifact import Artifact, File, Output, OutputFile
-from marin_pipeline.core.canonical import Form, Reference, Tree, annotations_of, digest, dumps, encode, marks_of
-from marin_pipeline.core.errors import CorruptOutput, DeclarationError, StoreError
+from marin_pipeline.core.arguments import check, classes_in, references
+from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output, OutputFile
+from marin_pipeline.core.canonical import Form, Reference, Tree, annotations_of, digest, encode, marks_of
+from marin_pipeline.core.errors import CorruptOutput, DeclarationError, InputError, StoreError
 from marin_pipeline.core.reading import decode
+from marin_pipeline.core.source import CodeDigest
 from marin_pipeline.core.step import file_of, function_digest
+from marin_pipeline.run import surroundings
+from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find, target_of, write_call
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
 from marin_pipeline.store.objects import ObjectStore, put
 from marin_pipeline.store.output import FileSet
+from marin_pipeline.store.sealed import seal, unseal
 
 R = TypeVar("R")
 
@@ -127,17 +130,23 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
     shared = {name: check(value, hints.get(name, Any), f"{fn.__qualname__}: {name}") for name, value in common.items()}
     kept = {name: value for name, value in shared.items() if not marks_of(hints.get(name)).runtime}
     item_hint = hints.get(names[1], Any)
-    codes: dict[frozenset[type], str] = {}
+    codes: dict[frozenset[type], CodeDigest] = {}
+    begun = {file.path: file.state for file in step.files}
     tasks: list[Task] = []
     for index, item in enumerate(items):
         item = check(item, item_hint, f"{fn.__qualname__}: item {index}")
         classes = frozenset(classes_in([item, shared]))
         if classes not in codes:
             found = sorted((file, kind.__qualname__) for kind in classes if (file := file_of(kind.__module__)))
-            codes[classes] = function_digest(fn, found, []).digest
+            codes[classes] = code = function_digest(fn, found, [])
+            if any(begun.get(file.path, file.state) != file.state for file in code.files):
+                raise InputError(
+                    f"ctx.map: the code of {fn.__qualname__} was edited while the run was going on; "
+                    "run the same command again"
+                )
         identity = {
             "schema": 1,
-            "code": codes[classes],
+            "code": codes[classes].digest,
             "salt": step.salt,
             "call": encode({names[1]: item, **kept}, fn.__qualname__, Form(reference=_by_content)),
         }
@@ -153,6 +162,7 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
                 attempt=attempt,
                 call=write_call({names[1]: item, **shared}),
                 inputs=step.inputs,
+                files=codes[classes].files,
                 salt=step.salt,
                 name=f"{step.name}[{index}]",
             )
@@ -180,12 +190,12 @@ def read_shard(objects: ObjectStore, key: str, annotation: Any) -> StoredShard[A
     if found is None:
         return None
     try:
-        tree = json.loads(found.data)
+        tree = unseal(found.data)
         manifest = Manifest(tuple(Entry(**entry) for entry in tree["files"]))
         return StoredShard(objects, key, manifest, tree["value"], annotation)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptOutput(
-            f"{objects.url}/{path}: not a record of a shard ({error}); delete it and run again"
+            f"{objects.url}/{path}: not a record of a shard ({error}); run the step again with --force"
         ) from error
 
 
@@ -213,10 +223,17 @@ def run_shard(
     path = f"{layout.shard(task.key)}/{task.attempt}"
     folder = objects.folder(path)
     what = f"{function.__qualname__} returned"
+    refuse_edited(task.files, function.__qualname__)
     try:
-        value = check(function(ShardScope(folder), item, **arguments), hints.get("return", Any), what)
+        with surroundings.kept():
+            returned = function(ShardScope(folder), item, **arguments)
+        refuse_edited(task.files, function.__qualname__)
+        for _, reference in references([item, *arguments.values()], "arguments"):
+            if isinstance(reference, LocalFile):
+                reference.refuse_changed()
+        value = check(returned, hints.get("return", Any), what)
         manifest = build_manifest(objects, folder, path, {})
-        data = dumps({"schema": 1, "value": encode(value, what), "files": manifest.tree()["files"]})
+        data = seal({"value": encode(value, what), "files": manifest.tree()["files"]})
         ours = put(objects, record, data).data == data
     except BaseException:
         with suppress(StoreError):  # the error itself is what the reader needs

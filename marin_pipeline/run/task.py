@@ -19,6 +19,7 @@ from marin_pipeline.core import projects
 from marin_pipeline.core.artifact import Artifact, LocalFile, Output, OutputFile, Secret
 from marin_pipeline.core.canonical import Form, Reference, Tree, encode
 from marin_pipeline.core.errors import DeclarationError, InputError, StoreError
+from marin_pipeline.core.source import SourceStamp
 from marin_pipeline.core.step import Step
 from marin_pipeline.store.commit import read_commit
 from marin_pipeline.store.objects import ObjectStore
@@ -70,6 +71,8 @@ class Task:
     """What to read, by the key of the dependency."""
     code: str = ""
     """Digest of the code that the driver saw; the worker must see the same."""
+    files: tuple[SourceStamp, ...] = ()
+    """The source files that the code rests on, as the driver saw them."""
     number: int = 1
     """Of the commit that the attempt is for."""
     work: str = ""
@@ -89,7 +92,8 @@ class Task:
     def from_tree(cls, tree: Mapping[str, Any]) -> Task:
         """Read a task back."""
         inputs = {key: InputAt(*each) for key, each in tree["inputs"].items()}
-        return cls(**{**tree, "target": Target(**tree["target"]), "inputs": inputs})
+        files = tuple(SourceStamp(*each) for each in tree["files"])
+        return cls(**{**tree, "target": Target(**tree["target"]), "inputs": inputs, "files": files})
 
 
 def target_of(fn: Any) -> Target:

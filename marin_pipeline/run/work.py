@@ -4,18 +4,17 @@ of its files.
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, DeclarationError, InputError, StoreError
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
 from marin_pipeline.store.objects import ObjectStore, put
 from marin_pipeline.store.output import FileSet
+from marin_pipeline.store.sealed import seal, unseal
 
 _ITEM = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -47,7 +46,7 @@ class StoredWork:
         try:
             yield folder
             manifest = build_manifest(self._objects, folder, path, {})
-            data = dumps({"folder": path, "files": manifest.tree()["files"]})
+            data = seal({"folder": path, "files": manifest.tree()["files"]})
             ours = put(self._objects, record, data).data == data
         except BaseException:
             with suppress(StoreError):  # the error itself is what the reader needs
@@ -67,7 +66,7 @@ class StoredWork:
         if found is None:
             raise InputError(f"ctx.work has no finished part {item!r}; it has {', '.join(self.items()) or 'none'}")
         try:
-            tree = json.loads(found.data)
+            tree = unseal(found.data)
             manifest = Manifest(tuple(Entry(**{**entry, "path": f"part/{entry['path']}"}) for entry in tree["files"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptOutput(

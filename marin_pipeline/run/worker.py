@@ -16,17 +16,20 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TextIO
 
 from marin_pipeline.core.errors import Stopped
 from marin_pipeline.run.attempt import Failed, ShardFailed, describe_failure, run_attempt
 from marin_pipeline.run.channel import Channel
+from marin_pipeline.run.loaded import watch
 from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
 from marin_pipeline.store import layout
 from marin_pipeline.store.objects import ObjectStore, open_objects
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None)
 
 
@@ -95,21 +98,38 @@ class Worker:
             self._finished(task, asdict(finished))
         except BaseException as error:  # noqa: BLE001 - whatever a step raises is described to the driver, which decides
             failed = describe_failure(error, task).tree()
-            self.channel.send({"event": "failed", "task": task.task, "failed": failed, "clean": not _has_children()})
+            self.channel.send({"event": "failed", "task": task.task, "failed": failed, "clean": not _end_children()})
         finally:
             self.listens = False
 
     def _finished(self, task: Task, finished: dict[str, Any] | None) -> None:
-        self.channel.send({"event": "finished", "task": task.task, "finished": finished, "clean": not _has_children()})
+        self.channel.send({"event": "finished", "task": task.task, "finished": finished, "clean": not _end_children()})
 
 
-def _has_children() -> bool:
-    """Whether the task left processes behind; the driver ends this process with them then."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
+def _end_children() -> bool:
+    """End the processes that the task left behind, and say whether there were any.
+
+    What daemonised itself is among them: this process adopts the orphans of its children.
+    """
+    found = False
+    while children := _children():
+        found = True
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        for child in children:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
+    return found
+
+
+def _children() -> list[int]:
+    """Process ids of the children of all threads of this process."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
 
 
 def _ignore(_: object) -> None:
@@ -155,6 +175,7 @@ def die_with(parent: int) -> None:
     """Ask the kernel to end this process when its parent ends; end at once when that has happened already."""
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -173,7 +194,11 @@ def serve(descriptor: int, parent: int) -> None:
     _serving = True
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watch()
+    # The line is this process's alone: what a step starts must not hold it open when this process is gone.
+    os.set_inheritable(descriptor, False)
     worker = Worker(Channel(socket.socket(fileno=descriptor)))
+    os.register_at_fork(after_in_child=worker.channel.close)
     worker.channel.send({"event": "ready"})
     threading.Thread(target=worker.listen, daemon=True).start()
     while True:

@@ -18,6 +18,7 @@ from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
 from marin_pipeline.store.objects import ObjectStore, put
+from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Commit:
 
     def dumps(self) -> bytes:
         """The bytes that are written."""
-        return dumps({"schema": 1, **asdict(self)})
+        return seal(asdict(self))
 
     @classmethod
     def loads(cls, data: bytes, where: str) -> Commit:
@@ -78,11 +79,12 @@ class Commit:
             CorruptOutput: when it is not one.
         """
         try:
-            tree = json.loads(data)
-            if tree.pop("schema") != 1:
-                raise CorruptOutput(f"{where}: written by a newer version of marin_pipeline; use that one")
+            tree = unseal(data)
             inputs = {role: InputRecord(**record) for role, record in tree.pop("inputs").items()}
             return cls(inputs=inputs, **tree)
+        except UnknownSchema as error:
+            problem = f"written by a newer version of marin_pipeline ({error}); use that one"
+            raise CorruptOutput(f"{where}: {problem}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptOutput(f"{where}: not a commit ({error}); `--force` the step to make it again") from error
 

@@ -107,7 +107,13 @@ def open_objects(prefix: str) -> ObjectStore:
         raise UsageError(f"--prefix {prefix}: {scheme}:// is not supported; use a local folder or memory://")
     from marin_pipeline.store.local_objects import LocalObjects
 
-    return LocalObjects(Path(rest if separator else prefix).expanduser().absolute())
+    if prefix.startswith("file:") and (not separator or not rest.startswith("/")):
+        raise UsageError(f"--prefix {prefix}: a file URL is written file:///folder")
+    try:
+        folder = Path(rest if separator else prefix).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"--prefix {prefix}: {error}") from error
+    return LocalObjects(Path(os.path.abspath(folder)))
 
 
 def put(objects: ObjectStore, path: str, data: bytes) -> Found:

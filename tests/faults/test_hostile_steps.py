@@ -66,7 +66,7 @@ def test_a_step_that_stops_unasked_is_not_done(bench: Bench) -> None:
     result = bench.run(hostile.stops_unasked())
     assert result.exit_code == 1
     (settled,) = result.settled.values()
-    assert settled.message == "stops_unasked stopped as asked; run the same command again to go on"
+    assert settled.message == "stopped as asked; run the same command again to go on"
 
 
 def test_a_value_of_another_type_is_refused(bench: Bench) -> None:
@@ -88,7 +88,7 @@ def test_a_link_and_the_values_name_are_refused(bench: Bench) -> None:
 
 
 def test_a_step_that_removes_its_folder_is_told(bench: Bench) -> None:
-    refused(bench, hostile.removes_its_folder(), "No such file or directory")
+    refused(bench, hostile.removes_its_folder(), "removed ctx.out, the folder of its output")
 
 
 def test_odd_names_are_kept(bench: Bench) -> None:

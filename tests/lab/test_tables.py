@@ -37,7 +37,7 @@ def test_the_funnel_names_what_went_in_and_out_and_the_largest_reasons_first() -
     counts += [Count(f"reason_{index}", "a", index, 10) for index in range(1, 8)]
     text = printed(tables.funnel({"filter": documents(*counts), "tokens": Tokens("l", 7, 90, 1_500_000, 300, 0)}), 160)
     assert "100 → 90" in text
-    assert "2.00 → 1.50" in text
+    assert "2.0 MB → 1.5 MB" in text
     assert "reason_7 7, reason_6 6, reason_5 5, reason_4 4, reason_3 3, 2 other reasons 3" in text
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from marin_pipeline import Artifact
 from marin_pipeline.run.driver import Options, RunResult, Session
+from marin_pipeline.run.outcome import Notice
 from marin_pipeline.run.plan import Plan
-from marin_pipeline.run.scheduler import Notice
 from marin_pipeline.store.objects import ObjectStore, open_objects
 
 Target = Artifact[Any] | list[Artifact[Any]]

@@ -182,7 +182,7 @@ def test_an_entry_of_a_dict_is_replaced_or_added() -> None:
         ("train.tokens=3", "override the arguments of the step that makes it"),
         ("train.tokens.text=3", "override the arguments of the step that makes it"),
         ("train.missing=3", "train has no argument 'missing'; it has tokens, model, rate"),
-        ("trian.steps=3", "no step is called 'trian' here; there are: count, train"),
+        ("trian.steps=3", "no step is called 'trian' here (did you mean 'train'?); there are: count, train"),
         ("train.anything=[", "train.anything: cannot read '['"),
     ],
 )

@@ -13,6 +13,7 @@ from marin_pipeline.core.errors import Stopped
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.attempt import ShardFailed, describe_failure, run_attempt
 from marin_pipeline.run.backends.base import Event, stopped
+from marin_pipeline.run.loaded import watch
 from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
 from marin_pipeline.store import layout
@@ -25,6 +26,7 @@ class InlineBackend:
     name = "inline"
 
     def __init__(self, objects: ObjectStore) -> None:
+        watch()
         self._objects = objects
         self._queue: list[tuple[Task, Step[Any, Any]]] = []
         self._events: list[Event] = []

@@ -38,7 +38,9 @@ _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
     "from marin_pipeline.run.worker import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
 )
-"""The program of a worker: the driver's search path first, so that it imports what the driver imported."""
+"""The program of a worker: the driver's search path first, so that it imports what the driver imported. It is started
+with `-P`, so that no file of the working directory stands in for a module of the standard library.
+"""
 
 
 @dataclass
@@ -108,14 +110,20 @@ class LocalBackend:
 
     def events(self, timeout: float) -> list[Event]:
         self._dispatch()
+        silent = set(map(id, self._processes))
         for key, _ in self._selector.select(0 if self._events else timeout):
             process: _Process = key.data
+            silent.discard(id(process))
             messages = process.channel.receive()
             if messages is None:
                 self._lost(process)
                 continue
             for message in messages:
                 self._handle(process, message)
+        for process in list(self._processes):
+            # Something that a step started may hold the line open after its worker has gone.
+            if id(process) in silent and process.process.poll() is not None:
+                self._lost(process)
         self._dispatch()
         happened, self._events = self._events, []
         return happened
@@ -143,7 +151,7 @@ class LocalBackend:
             str(os.getpid()),
         ]
         popen = subprocess.Popen(
-            [sys.executable, "-c", _START, *arguments],
+            [sys.executable, "-P", "-c", _START, *arguments],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=2,

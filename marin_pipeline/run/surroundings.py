@@ -1,0 +1,41 @@
+"""What a step finds around it is the same whatever ran before it: a task's changes to its process end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator
+
+_SIGNALS = (signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@contextlib.contextmanager
+def kept() -> Generator[None, None, None]:
+    """Put back the working directory, the environment, the import path, the mask for new files, the recursion limit,
+    the handlers of signals and the alarm clock.
+    """
+    folder, environment, path = os.getcwd(), dict(os.environ), list(sys.path)
+    limit = sys.getrecursionlimit()
+    mask = os.umask(0o077)
+    os.umask(mask)
+    in_main = threading.current_thread() is threading.main_thread()
+    handlers = {each: signal.getsignal(each) for each in _SIGNALS} if in_main else {}
+    try:
+        yield
+    finally:
+        if in_main:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for each, handler in handlers.items():
+                if handler is not None and signal.getsignal(each) is not handler:
+                    signal.signal(each, handler)
+        os.umask(mask)
+        sys.setrecursionlimit(limit)
+        sys.path[:] = path
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+        with contextlib.suppress(OSError):  # the folder itself may have gone
+            os.chdir(folder)
