@@ -170,7 +170,7 @@ class Step(Generic[P, R]):
         except (DeclarationError, InputError) as error:
             if str(error).startswith(self.where):
                 raise
-            raise type(error)(f"{self.where}: {error}") from error
+            raise type(error)(f"{self.where}: {error}") from None
         return Artifact(declaration.key, declaration=declaration, kind=self.returns)
 
     def __repr__(self) -> str:
@@ -252,6 +252,11 @@ def _refuse_unfindable(fn: Any) -> None:
     name = f"{fn.__qualname__} ({Path(fn.__code__.co_filename).name}:{fn.__code__.co_firstlineno})"
     if fn.__name__ == "<lambda>":
         raise DeclarationError(f"{name}: a lambda has no name to be found by; write a `def` at the top level of a file")
+    if not _file_of_function(fn).is_file():
+        raise DeclarationError(
+            f"{name}: a step lives in a file, where other processes find it and its code can be followed; write it to a "
+            ".py file and import it from there (in a notebook, %%writefile makes one)"
+        )
     if "." in fn.__qualname__:
         raise DeclarationError(
             f"{name}: a step is a function at the top level of a file, where other processes find it; move it there"

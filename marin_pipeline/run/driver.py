@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_args, overload
 
 from marin_pipeline.core import projects
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.errors import MarinError, StoreError, UsageError
+from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.step import Step
@@ -374,10 +374,13 @@ def load(selector: str, *, prefix: str | None = None) -> Artifact[Any]:
 
     Raises:
         UsageError: when nothing, or more than one key, fits, or what fits has no output.
+        CorruptOutput: when the record of the output is damaged.
     """
     objects = open_objects(prefix or default_prefix())
     id, key = resolve(objects, selector)
     found = look(objects, id, key)
+    if found.damage:
+        raise CorruptOutput(found.damage)
     if found.commit is None:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no output in {objects.url}; run it first")
     return Artifact(

@@ -107,6 +107,8 @@ def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
 def list_files(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     """The files of one output."""
     id, key, found = _found(objects, selector)
+    if found.damage:
+        raise CorruptOutput(found.damage)
     if found.commit is None:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no output in {objects.url}; run it first")
     for entry in CommittedOutput(objects, id, key, found.commit).manifest.entries:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Mapping
@@ -104,7 +105,8 @@ def target_of(fn: Any) -> Target:
     """
     if "<locals>" in fn.__qualname__ or fn.__name__ == "<lambda>":
         raise DeclarationError(f"{fn.__qualname__} is defined inside a function; move it to the top level of its file")
-    file = str(Path(fn.__code__.co_filename).absolute())
+    inner: Any = inspect.unwrap(fn)  # a decorator may come from another file
+    file = str(Path(inner.__code__.co_filename).absolute())
     if fn.__module__ != "__main__" and fn.__module__ not in _programs:
         return Target(fn.__module__, file, fn.__qualname__, False)
     return Target(projects.module_id(Path(file)).replace("/", "."), file, fn.__qualname__, True)
