@@ -254,8 +254,8 @@ def _refuse_unfindable(fn: Any) -> None:
         raise DeclarationError(f"{name}: a lambda has no name to be found by; write a `def` at the top level of a file")
     if not _file_of_function(fn).is_file():
         raise DeclarationError(
-            f"{name}: a step lives in a file, where other processes find it and its code can be followed; write it to a "
-            ".py file and import it from there (in a notebook, %%writefile makes one)"
+            f"{name}: a step lives in a file, where other processes find it and its code can be followed; write it "
+            "to a .py file and import it from there (in a notebook, %%writefile makes one)"
         )
     if "." in fn.__qualname__:
         raise DeclarationError(

@@ -160,3 +160,10 @@ def test_files_are_references_with_a_key_and_a_path() -> None:
     file = Artifact[int](KEY, name="made") / "a/b"
     assert isinstance(file, File)
     assert repr(file) == "<file made/a/b>"
+
+
+def test_a_name_that_is_too_long_for_a_path_is_refused() -> None:
+    artifact = Artifact[int](KEY, name="counts")
+    assert artifact.named("n" * 200).name == "n" * 200
+    with pytest.raises(DeclarationError, match=r"counts.named\(...\): a name has at most 200 characters, not 300"):
+        artifact.named("n" * 300)

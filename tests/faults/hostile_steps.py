@@ -20,6 +20,22 @@ class Unprintable(Exception):
         raise RuntimeError("no text")
 
 
+class Unspeakable(Exception):
+    """Raises another error whatever it is asked."""
+
+    @property
+    def errno(self) -> int:
+        raise RuntimeError("no number")
+
+    __str__ = __repr__ = Unprintable.__str__
+
+
+class Numberless(OSError):
+    @property
+    def errno(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - that is the fault
+        raise RuntimeError("no number")
+
+
 @step
 def prints_binary(ctx: Context) -> int:
     sys.stdout.buffer.write(b"\xff\x00binary\n")
@@ -62,6 +78,16 @@ def interrupts(ctx: Context) -> int:
 @step
 def raises_unprintable(ctx: Context) -> int:
     raise Unprintable
+
+
+@step
+def raises_unspeakable(ctx: Context) -> int:
+    raise Unspeakable
+
+
+@step
+def raises_numberless(ctx: Context) -> int:
+    raise Numberless("no room in here")
 
 
 @step

@@ -60,6 +60,8 @@ def test_a_base_exception_is_an_error_of_the_step(bench: Bench) -> None:
 
 def test_an_error_without_a_text_is_still_told(bench: Bench) -> None:
     refused(bench, hostile.raises_unprintable(), "Unprintable")
+    refused(bench, hostile.raises_unspeakable(), "Unspeakable")
+    refused(bench, hostile.raises_numberless(), "Numberless", "cannot be shown (RuntimeError)")
 
 
 def test_a_step_that_stops_unasked_is_not_done(bench: Bench) -> None:

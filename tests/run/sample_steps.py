@@ -61,6 +61,16 @@ def first_line(ctx: Context, file: File | LocalFile) -> str:
 
 
 @step
+def size(ctx: Context, file: File) -> int:
+    return file.size
+
+
+@step
+def sizes(ctx: Context, files: dict[str, File | LocalFile]) -> int:
+    return sum(file.size for file in files.values())
+
+
+@step
 def add(ctx: Context, numbers: list[Artifact[int]]) -> int:
     counted("add")
     return sum(number.value for number in numbers)

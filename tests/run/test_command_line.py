@@ -39,6 +39,23 @@ if __name__ == "__main__":
     main(build)
 """
 
+TWICE = """
+from marin_pipeline import Context, main, step
+
+@step
+def again(ctx: Context) -> int:
+    return 1
+
+first = again()
+
+@step
+def again(ctx: Context) -> int:
+    return 2
+
+if __name__ == "__main__":
+    main([first, again()])
+"""
+
 
 @pytest.fixture
 def noisy(tmp_path: Path) -> Path:
@@ -134,3 +151,22 @@ def test_a_worker_that_cannot_start_is_told_and_not_tried_for_ever(program: Prog
     assert ran.code == 1
     assert "a worker process could not be started" in ran.err
     assert "no sockets here" in ran.err
+
+
+def test_a_command_may_stand_after_overrides(program: Program, noisy: Path) -> None:
+    for words in (["noisy.text=x", "plan"], ["plan", "noisy.text=x"], ["noisy.text=x", "--json", "plan"]):
+        ran = program(noisy, *words)
+        assert ran.code == 0, ran.err
+    assert {line["status"] for line in ran.events} == {"run"}
+    ran = program(noisy, "noisy.text=x", "explain", "noisy")
+    assert "text = 'x'" in ran.out
+
+
+def test_two_steps_of_one_name_in_a_file_are_refused_with_both_lines(program: Program, noisy: Path) -> None:
+    noisy.write_text(TWICE)
+    first, second = (number for number, line in enumerate(TWICE.splitlines(), 1) if line == "@step")
+    for arguments in ([], ["plan"], ["--backend", "inline"]):
+        ran = program(noisy, *arguments)
+        assert ran.code == 2
+        assert f"noisy.py:{first}) was defined again as step again (noisy.py:{second})" in ran.err
+        assert "Traceback" not in ran.err

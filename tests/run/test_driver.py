@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marin_pipeline import load, run
+from marin_pipeline import Experiment, load, run
 from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.run.driver import RunFailed
 from tests.run.sample_steps import add, fails, increment, number, times, words
@@ -52,6 +52,29 @@ def test_a_life_of_a_lease_that_is_no_number_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setenv("MARIN_LEASE_SECONDS", "soon")
     with pytest.raises(UsageError, match="MARIN_LEASE_SECONDS='soon'"):
         run(number(value=1))
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan", "1e-9", "0", "-5"])
+def test_a_life_of_a_lease_that_no_run_could_keep_is_refused(
+    inline: Bench, monkeypatch: pytest.MonkeyPatch, seconds: str
+) -> None:
+    monkeypatch.setenv("MARIN_LEASE_SECONDS", seconds)
+    with pytest.raises(UsageError, match=r"MARIN_LEASE_SECONDS: .* must be from 0\.1 to 86400"):
+        run(number(value=1), prefix=str(inline.prefix), backend="inline")
+    assert not inline.ran()
+
+
+def test_an_experiment_can_be_run_and_nothing_is_printed_on_stdout(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    experiment = Experiment("Two numbers", [number(value=3), words(text="a b")])
+    first, second = run(experiment, prefix=str(bench.prefix), backend=bench.backend)
+    assert (first.value, second.value.words) == (3, 2)
+    out, err = capfd.readouterr()
+    assert not out
+    assert "number" in err
+    run(experiment, prefix=str(bench.prefix), backend=bench.backend)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_store_in_memory_is_for_inline_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,11 @@ def count(ctx: Context, text: str = "a") -> int:
 
 
 @step(version=1)
+def prompts(ctx: Context, texts: tuple[str, ...] = ("a",)) -> int:
+    return len(texts)
+
+
+@step(version=1)
 def train(
     ctx: Context,
     tokens: Artifact[int],
@@ -217,3 +222,9 @@ def test_an_option_of_an_experiment_is_read_the_same_way() -> None:
     assert read("on", Literal["on", "off"], "--switch") == "on"
     assert read("3", int | str, "--either") == 3
     assert read("three", int | str, "--either") == "three"
+
+
+def test_a_text_for_a_list_of_texts_is_refused_with_the_form_of_a_list() -> None:
+    with pytest.raises(UsageError, match=r"write a list as \[a, b\]"):
+        overridden("prompts.texts=abc", target=prompts())
+    assert overridden("prompts.texts=[abc, d]", target=prompts())["texts"] == ("abc", "d")

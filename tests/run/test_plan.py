@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from marin_pipeline import File, LocalFile
 from marin_pipeline.run import drawing
 from tests.conftest import Program
-from tests.run.sample_steps import fails, number, times, words
+from tests.run.sample_steps import fails, first_line, number, size, sizes, times, words
 from tests.run.sessions import Bench
 
 PROJECT = '[project]\nname = "sample"\n'
@@ -45,6 +46,33 @@ def test_a_changed_input_is_named_by_its_root_cause(inline: Bench) -> None:
         "words": "text 'a b' → 'a b c'",
         "times": "downstream of words",
     }
+
+
+def test_an_edited_local_file_is_named_by_its_content(inline: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    contents: list[str] = []
+    for text in ("one", "two"):
+        file.write_text(text)
+        contents.append(LocalFile(file).sha256[:8])
+        reasons = inline.reasons(first_line(file=LocalFile(file)))
+        inline.run(first_line(file=LocalFile(file)))
+    assert reasons == {"first_line": f"file content {contents[0]} → {contents[1]}"}
+
+
+def test_many_changed_files_are_counted_in_one_short_line(inline: Bench, tmp_path: Path) -> None:
+    def files(names: Iterable[int]) -> dict[str, File | LocalFile]:
+        for name in names:
+            (tmp_path / f"{name}.txt").write_text(str(name))
+        return {f"{name}.txt": LocalFile(tmp_path / f"{name}.txt") for name in names}
+
+    inline.run(sizes(files=files(range(30))))
+    assert inline.reasons(sizes(files=files(range(5, 40)))) == {"sizes": "files 10 added, 5 removed"}
+
+
+def test_a_parameter_for_a_file_takes_a_local_file(inline: Bench, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("four")
+    result = inline.run(size(file=LocalFile(tmp_path / "text.txt")))
+    assert result.artifacts["size"].value == 4
 
 
 def test_two_keys_under_one_name_are_shown_with_their_keys(inline: Bench) -> None:
