@@ -336,13 +336,7 @@ def _run(
 
     verbosity = -1 if parsed.quiet else 1 if parsed.verbose else 0
     screen = JsonScreen(out) if parsed.json else choose_screen(verbosity)
-    screen.planned(plan, session.title, session.objects.url)
-    try:
-        result = session.run(screen.notice, looks)
-    except BaseException:
-        screen.abandon()
-        raise
-    screen.finished(result)
+    result = session.show(screen, plan, looks)
     if result.interrupted:
         print("stopped; run the same command again to go on", file=sys.stderr)
         return result.exit_code

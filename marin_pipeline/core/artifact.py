@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
@@ -216,29 +217,34 @@ class File(Reference):
     """A file that a step reads: one of an artifact (`artifact / "words.txt"`), or a `LocalFile` of this machine."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Last part of the path."""
-        raise NotImplementedError
+        ...
 
     @property
+    @abstractmethod
     def path(self) -> Path:
         """A local file (or folder) with the content."""
-        raise NotImplementedError
+        ...
 
     @property
+    @abstractmethod
     def url(self) -> str:
         """Where the file lies, for readers that read ranges."""
-        raise NotImplementedError
+        ...
 
     @property
+    @abstractmethod
     def sha256(self) -> str:
         """Digest of the content, 64 hex."""
-        raise NotImplementedError
+        ...
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """Bytes."""
-        raise NotImplementedError
+        ...
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)

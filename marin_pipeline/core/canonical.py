@@ -19,6 +19,7 @@ import math
 import sys
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -43,15 +44,15 @@ MAX_BITS = 4096
 """Largest integer. Python prints no decimal above 4,300 digits unless it is told to."""
 
 
-class Reference:
+class Reference(ABC):
     """A value that has its own canonical tree: artifacts, files and secrets implement it."""
 
     holds_content: ClassVar[bool] = True
     """Whether a step can read through it what is not in its name."""
 
+    @abstractmethod
     def canonical(self, path: str) -> Tree:
         """The tree that stands for this value in a spec. `path` names the argument, for errors."""
-        raise NotImplementedError
 
     def fits(self, annotation: Any) -> bool:
         """Whether this is what `annotation`, one for its class, declares."""

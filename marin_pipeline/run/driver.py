@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from marin_pipeline.core import projects
 from marin_pipeline.core.artifact import Artifact
@@ -37,6 +37,9 @@ from marin_pipeline.run.worker import is_worker
 from marin_pipeline.store.commit import Look, is_accepted, look, look_many
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
+
+if TYPE_CHECKING:
+    from marin_pipeline.run.screen import Screen
 
 T = TypeVar("T")
 
@@ -185,6 +188,17 @@ class Session:
     def plan(self, looks: Mapping[str, Look] | None = None) -> Plan:
         """What would be done, and why."""
         return plan(self.graph, looks or self.looks(), self.policy, EarlierResults(self.objects, self.experiment))
+
+    def show(self, screen: Screen, plan: Plan, looks: Mapping[str, Look]) -> RunResult:
+        """Run what is not done yet, with a screen that shows the plan, what happens, and how it ended."""
+        screen.planned(plan, self.title, self.objects.url)
+        try:
+            result = self.run(screen.notice, looks)
+        except BaseException:
+            screen.abandon()
+            raise
+        screen.finished(result)
+        return result
 
     def run(
         self, notify: Callable[[Notice], None] = lambda notice: None, looks: Mapping[str, Look] | None = None
@@ -351,13 +365,7 @@ def run(target: Artifact[Any] | Sequence[Artifact[Any]] | Experiment, /, *, quie
     looks = session.looks()
     plan = session.plan(looks)
     screen = choose_screen(-1 if quiet or not plan.has_work else 0, sys.stderr)
-    screen.planned(plan, session.title, session.objects.url)
-    try:
-        result = session.run(screen.notice, looks)
-    except BaseException:
-        screen.abandon()
-        raise
-    screen.finished(result)
+    result = session.show(screen, plan, looks)
     if not result.ok:
         raise RunFailed(result)
     found = [result.bound(each.key) if each.key in result.graph.nodes else each for each in targets]
