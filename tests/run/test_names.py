@@ -10,6 +10,7 @@ import pytest
 
 from marin_pipeline import Artifact, load, run
 from marin_pipeline.core.errors import UsageError
+from tests.faults.faulty_objects import FaultyObjects
 from tests.run.sample_steps import nested, number, squares
 from tests.run.sessions import Bench
 
@@ -66,3 +67,12 @@ def test_an_owner_that_is_no_plain_name_is_refused_and_nothing_runs(
         run(number(value=1), prefix=str(inline.prefix), backend="inline", quiet=True)
     assert not inline.ran()
     assert not list(tmp_path.rglob("names"))
+
+
+def test_who_cannot_write_a_store_can_use_what_is_done_in_it(inline: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    inline.run(number(value=1))
+    monkeypatch.setenv("MARIN_OWNER", "guest")
+    inline.wrap = lambda objects: FaultyObjects(
+        objects, lambda operation, path: None if operation == "read" else "before"
+    )
+    assert inline.outcomes(number(value=1)) == {"number": "cached"}
