@@ -79,6 +79,8 @@ class SourceStamp(NamedTuple):
     """Time of change, ns."""
     size: int
     """Bytes."""
+    digest: str
+    """Of the whole module: the same for a file that was only touched, or given a comment."""
 
     @property
     def state(self) -> tuple[int, int]:
@@ -122,6 +124,11 @@ def code_digest(
     with _lock:
         look = _look(os.path.dirname(path), root_of(path), _search_folders(tuple(map(os.fspath, search))))
         return look.digest(path, qualname, tuple(dict.fromkeys([*classes, *uses])))
+
+
+def module_digest(data: bytes, path: Path) -> str:
+    """Digest of a whole module, as in `SourceStamp.digest`."""
+    return SourceText.decoded(data, path).digest()
 
 
 @contextlib.contextmanager
@@ -262,7 +269,9 @@ class _Look:
         whole, paths = self._whole_modules(tuple(dict.fromkeys(modules)))
         pieces = self._own_pieces(path, statements) + whole
         files = tuple(
-            SourceStamp(each, *stamp) for each in dict.fromkeys((path, *paths)) if (stamp := self._stamps[each])
+            SourceStamp(each, *stamp, _load(each).module[0])
+            for each in dict.fromkeys((path, *paths))
+            if (stamp := self._stamps[each])
         )
         text = "\n".join([_SCHEMA, *(f"{piece.name} {piece.digest}" for piece in pieces)])
         return CodeDigest(hashlib.sha256(text.encode()).hexdigest(), pieces, files)

@@ -180,10 +180,14 @@ class Step(Generic[P, R]):
 class Declaration:
     """A step with its arguments: what the key is made of."""
 
-    def __init__(self, step: Step[Any, Any], arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, step: Step[Any, Any], arguments: Mapping[str, Any], code: source.CodeDigest | None = None
+    ) -> None:
         self.step = step
         self.arguments = arguments
         """Checked arguments by name, defaults filled in."""
+        if code is not None:  # known already, and the files may have changed since
+            self.__dict__["code"] = code
         self.spec = self.spec_at(None)
         """The exact bytes that the key hashes."""
         self.key = key_of(self.spec)

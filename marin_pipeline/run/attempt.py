@@ -20,6 +20,7 @@ from marin_pipeline.core.artifact import LocalFile
 from marin_pipeline.core.canonical import dumps, encode
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, Stopped, StoreError
 from marin_pipeline.core.reading import decode
+from marin_pipeline.core.source import CodeDigest
 from marin_pipeline.core.step import Declaration, Step
 from marin_pipeline.run import surroundings
 from marin_pipeline.run.context import RunContext
@@ -94,11 +95,12 @@ def run_attempt(
     references = References(objects, task.inputs)
     annotations = step.annotations
     arguments = {name: decode(tree, annotations.get(name, Any), name, references) for name, tree in task.call.items()}
-    declaration = Declaration(step, arguments)
-    if declaration.key != task.key or declaration.code.digest != task.code:
+    declaration = Declaration(step, arguments, CodeDigest(task.code, (), task.files))
+    if declaration.key != task.key:
         raise InputError(
-            f"{step.where}: the code that this process loaded is not the code that the run began with; "
-            "it was edited while the run was going on. Run the same command again"
+            f"{step.where}: is declared otherwise where it runs than where the run began: {declaration.key[:8]}, not "
+            f"{task.key[:8]}; it was edited while the run was going on, or its file gives another step each time it is "
+            "loaded. Run the same command again"
         )
     context = RunContext(objects, task, declaration, map_runner=map_runner, report=report, is_stopping=is_stopping)
     refuse_edited(task.files, step.where)

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from marin_pipeline.core.arguments import check, classes_in, references
 from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output, OutputFile
 from marin_pipeline.core.canonical import Form, Reference, Tree, annotations_of, digest, encode, marks_of
-from marin_pipeline.core.errors import CorruptOutput, DeclarationError, InputError, StoreError
+from marin_pipeline.core.errors import CorruptOutput, DeclarationError, StoreError
 from marin_pipeline.core.reading import decode
 from marin_pipeline.core.source import CodeDigest
 from marin_pipeline.core.step import file_of, function_digest
@@ -131,19 +131,13 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
     kept = {name: value for name, value in shared.items() if not marks_of(hints.get(name)).runtime}
     item_hint = hints.get(names[1], Any)
     codes: dict[frozenset[type], CodeDigest] = {}
-    begun = {file.path: file.state for file in step.files}
     tasks: list[Task] = []
     for index, item in enumerate(items):
         item = check(item, item_hint, f"{fn.__qualname__}: item {index}")
         classes = frozenset(classes_in([item, shared]))
         if classes not in codes:
             found = sorted((file, kind.__qualname__) for kind in classes if (file := file_of(kind.__module__)))
-            codes[classes] = code = function_digest(fn, found, [])
-            if any(begun.get(file.path, file.state) != file.state for file in code.files):
-                raise InputError(
-                    f"ctx.map: the code of {fn.__qualname__} was edited while the run was going on; "
-                    "run the same command again"
-                )
+            codes[classes] = _code_at_start(step, function_digest(fn, found, []), fn)
         identity = {
             "schema": 1,
             "code": codes[classes].digest,
@@ -168,6 +162,17 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
             )
         )
     return tasks
+
+
+def _code_at_start(step: Task, now: CodeDigest, fn: Callable[..., Any]) -> CodeDigest:
+    """The code that the step runs with. After an edit of what is loaded already the files do not tell it any more: then
+    it is known as the step's, and its results are kept for this step alone.
+    """
+    begun = {file.path: file for file in step.files}
+    files = tuple(begun.get(file.path, file) for file in now.files)
+    if all(then.digest == file.digest for then, file in zip(files, now.files, strict=True)):
+        return CodeDigest(now.digest, (), files)
+    return CodeDigest(digest({"step": step.code, "function": fn.__qualname__}), (), step.files)
 
 
 def _by_content(reference: Reference, path: str) -> Tree:

@@ -9,23 +9,25 @@ import sys
 import threading
 from collections.abc import Generator
 
-_SIGNALS = (signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
 @contextlib.contextmanager
 def kept() -> Generator[None, None, None]:
     """Put back the working directory, the environment, the import path, the mask for new files, the recursion limit,
-    the handlers of signals and the alarm clock.
+    the handlers of signals, the mask of blocked ones and the alarm clock.
     """
     folder, environment, path = os.getcwd(), dict(os.environ), list(sys.path)
     limit = sys.getrecursionlimit()
     mask = os.umask(0o077)
     os.umask(mask)
     in_main = threading.current_thread() is threading.main_thread()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     handlers = {each: signal.getsignal(each) for each in _SIGNALS} if in_main else {}
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if in_main:
             signal.setitimer(signal.ITIMER_REAL, 0)
             for each, handler in handlers.items():

@@ -193,7 +193,8 @@ def serve(descriptor: int, parent: int) -> None:
     global _serving
     _serving = True
     die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A handler that does nothing, and not SIG_IGN, which the programs that a step starts would inherit.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
     watch()
     # The line is this process's alone: what a step starts must not hold it open when this process is gone.
     os.set_inheritable(descriptor, False)
