@@ -1,6 +1,6 @@
-"""The command line: every experiment file is a program (`main`), and `marin-pipeline` works on stores and keys.
+"""The command line of an experiment: every experiment file is a program (`main`).
 
-A thin face: parsing, exit codes and printing; what is done is in `run`.
+A thin face: parsing, exit codes and printing; what is done is in `run`. The program `marin-pipeline` is in `tool`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(target: Target | Callable[..., Target]) -> None:
         target: an artifact, a list of them, an `Experiment`, or a function that builds one of these; the function's
             typed parameters become options (`--scale tiny`).
     """
-    _writable_streams()
+    writable_streams()
     caller = inspect.currentframe()
     _refuse_unguarded(caller.f_back if caller else None)
     worker = sys.modules.get("marin_pipeline.run.worker")
@@ -58,10 +58,10 @@ def main(target: Target | Callable[..., Target]) -> None:
         raise UnguardedMain(
             'main(...) was reached in a worker process; call it under `if __name__ == "__main__":` only'
         )
-    _exit(lambda: _experiment(target, sys.argv[1:]))
+    leave(lambda: _experiment(target, sys.argv[1:]))
 
 
-def _writable_streams() -> None:
+def writable_streams() -> None:
     """Output that cannot show a character, or that was closed, fails no run."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -112,7 +112,8 @@ def _show_plainly(kind: type[BaseException], error: BaseException, trace: Traceb
 sys.excepthook = _show_plainly
 
 
-def _exit(command: Callable[[], int]) -> NoReturn:
+def leave(command: Callable[[], int]) -> NoReturn:
+    """Run a command and exit with its code; an error that is meant to be read is one message."""
     try:
         code = command()
     except MarinError as error:
@@ -369,47 +370,4 @@ def _explain(plan: Plan, selector: str, lines: TextIO | None) -> int:
     waiting = [each.node.name for key, each in plan.nodes.items() if key in below and each.status != "cached"]
     if planned.status != "cached" and waiting:
         print(f"  +{len(waiting)} downstream: {', '.join(waiting)}")
-    return 0
-
-
-# Stores and keys ------------------------------------------------------------------------------------------------------
-
-
-def store_main() -> None:
-    """The program `marin-pipeline`."""
-    description = "Work on a store: what is there, what made it, what it printed."
-    parser = argparse.ArgumentParser(prog="marin-pipeline", description=description)
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (
-        ("show", "what is known of one key: how it was made, and its files"),
-        ("ls", "the steps in the store, or the files of one"),
-        ("logs", "what a step printed"),
-    ):
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument(
-            "selector", nargs="?" if name == "ls" else None, metavar="KEY", help="a name, or 6 hex digits of a key"
-        )
-        command.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
-        command.add_argument("--json", action="store_true", help="JSON lines on stdout")
-    _writable_streams()
-    parsed = parser.parse_args()
-    _exit(lambda: _store_command(parsed))
-
-
-def _store_command(parsed: argparse.Namespace) -> int:
-    from marin_pipeline.run import inspection
-    from marin_pipeline.run.driver import default_prefix
-    from marin_pipeline.store.objects import open_objects
-
-    objects = open_objects(parsed.prefix or default_prefix())
-    if parsed.command == "show":
-        lines = inspection.show(objects, parsed.selector, parsed.json)
-    elif parsed.command == "logs":
-        lines = inspection.logs(objects, parsed.selector, parsed.json)
-    elif parsed.selector:
-        lines = inspection.list_files(objects, parsed.selector, parsed.json)
-    else:
-        lines = inspection.list_steps(objects, parsed.json)
-    for line in lines:
-        print(line)
     return 0

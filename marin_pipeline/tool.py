@@ -1,0 +1,90 @@
+"""The program `marin-pipeline`: works on stores and keys. A thin face: each command is an entry of `COMMANDS`, and what
+it does is in `run` and `store`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from marin_pipeline.cli import leave, writable_streams
+from marin_pipeline.store.objects import ObjectStore, open_objects
+
+Parser = argparse.ArgumentParser
+Parsed = argparse.Namespace
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the program."""
+
+    name: str
+    text: str
+    """What it is for, in a line."""
+    declare: Callable[[Parser], None]
+    """Adds its arguments; `--prefix` and `--json` are there already."""
+    run: Callable[[ObjectStore, Parsed], Iterable[str] | int]
+    """Does it: the lines to print, or an exit code where nothing is left to print."""
+
+
+def _selector(parser: Parser) -> None:
+    parser.add_argument("selector", metavar="KEY", help="a name, or 6 hex digits of a key")
+
+
+def _optional_selector(parser: Parser) -> None:
+    parser.add_argument("selector", nargs="?", metavar="KEY", help="a name, or 6 hex digits of a key")
+
+
+def _show(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
+    from marin_pipeline.run import inspection
+
+    return inspection.show(objects, parsed.selector, parsed.json)
+
+
+def _ls(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
+    from marin_pipeline.run import inspection
+
+    if parsed.selector:
+        return inspection.list_files(objects, parsed.selector, parsed.json)
+    return inspection.list_steps(objects, parsed.json)
+
+
+def _logs(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
+    from marin_pipeline.run import inspection
+
+    return inspection.logs(objects, parsed.selector, parsed.json)
+
+
+COMMANDS = (
+    Command("show", "what is known of one key: how it was made, and its files", _selector, _show),
+    Command("ls", "the steps in the store, or the files of one", _optional_selector, _ls),
+    Command("logs", "what a step printed", _selector, _logs),
+)
+
+
+def main() -> None:
+    """Run the program; exits with the designed code."""
+    description = "Work on a store: what is there, what made it, what it printed."
+    parser = argparse.ArgumentParser(prog="marin-pipeline", description=description)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command in COMMANDS:
+        added = commands.add_parser(command.name, help=command.text, description=command.text)
+        command.declare(added)
+        added.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
+        added.add_argument("--json", action="store_true", help="JSON lines on stdout")
+        added.set_defaults(run=command.run)
+    writable_streams()
+    parsed = parser.parse_args()
+    leave(lambda: _run(parsed))
+
+
+def _run(parsed: Parsed) -> int:
+    from marin_pipeline.run.driver import default_prefix
+
+    found = parsed.run(open_objects(parsed.prefix or default_prefix()), parsed)
+    if isinstance(found, int):
+        return found
+    for line in found:
+        print(line)
+    return 0
