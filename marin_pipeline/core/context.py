@@ -77,8 +77,12 @@ class Context(Protocol):
     out: Path
     """Folder for the output. Every file below it is hashed and kept; `value.json` is for the returned value."""
 
-    records: Path
-    """Folder for what may differ from run to run (timings, logs): kept with the attempt, not in the output's digest."""
+    @property
+    def records(self) -> Path:
+        """Folder for what may differ from run to run (timings, logs): kept with the attempt, not in the output's
+        digest.
+        """
+        ...
 
     @property
     def work(self) -> Work:

@@ -19,5 +19,15 @@ class Resources:
     """The step uses jax: it gets a process of its own, which ends with it."""
 
     retries: int = 2
-    """How often an attempt that the machine lost (a killed worker, a preemption) is made again. The step's own errors
-    are not retried."""
+    """How often an attempt is made again that the machine lost: a killed worker, a store that does not answer."""
+
+    preemptions: int = 100
+    """How often an attempt is made again that ended because its machine was taken away. Counted apart."""
+
+    user_retries: int = 0
+    """How often an attempt is made again that ended with an error of the step's own, or for want of memory."""
+
+    def limit(self, kind: str) -> int:
+        """How often an attempt that failed with this class of failure is made again."""
+        limits = {"infrastructure": self.retries, "preempted": self.preemptions}
+        return limits.get(kind, self.user_retries)

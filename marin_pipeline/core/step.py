@@ -143,7 +143,7 @@ class Step(Generic[P, R]):
         return self.annotations["return"]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Artifact[R]:
-        if any(isinstance(value, Context) for value in (*args, *kwargs.values())):
+        if any(hasattr(type(value), "earlier_state") for value in (*args, *kwargs.values())):  # a context
             name = self.fn.__name__
             raise DeclarationError(
                 f"{self.where}: calling a step declares it and takes no context; use {name}.fn(ctx, ...) to run the "

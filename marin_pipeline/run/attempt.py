@@ -29,7 +29,7 @@ from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import VALUE, build_manifest
-from marin_pipeline.store.objects import FULL, DiskFull, ObjectStore, put
+from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, put
 
 ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/")
 
@@ -46,6 +46,8 @@ class Finished:
     """Logical digest, when the value carries one."""
     bytes: int
     seconds: float
+    worked: bool
+    """The step kept finished parts, which nobody needs any more."""
     fingerprint: dict[str, Any]
 
 
@@ -119,7 +121,7 @@ def run_attempt(
     (context.out / VALUE).write_bytes(dumps(encode(value, f"{step.where}: the returned value")))
     attempt = layout.attempt(task.id, task.key, task.attempt)
     manifest = build_manifest(objects, context.out, f"{attempt}/out", context.adopted)
-    objects.publish(context.records, f"{attempt}/records")
+    context.publish_records()
     data = manifest.dumps()
     if put(objects, layout.manifest(task.id, task.key, task.attempt), data).data != data:
         raise StoreError(f"{objects.url}/{attempt}: another attempt has this name; run again")
@@ -130,6 +132,7 @@ def run_attempt(
         logical=logical if isinstance(logical, str) else None,
         bytes=manifest.size,
         seconds=time.monotonic() - started,
+        worked=context.worked,
         fingerprint=json.loads(json.dumps(fingerprint())),
     )
 
@@ -150,7 +153,7 @@ def _described(error: BaseException, task: Task) -> Failed:
     if isinstance(error, DiskFull):
         return Failed("infrastructure", str(error), "", full=True)
     if isinstance(error, StoreError):
-        return Failed("infrastructure", str(error), "")
+        return Failed("infrastructure", str(error), "", again=isinstance(error, NoAnswer))
     if isinstance(error, DeclarationError):
         return Failed("user", str(error), _own_traceback(error))
     if isinstance(error, MarinError):

@@ -51,15 +51,32 @@ class RunContext:
         self._report = report
         self._is_stopping = is_stopping
         self._last_report = 0.0
-        attempt = layout.attempt(task.id, task.key, task.attempt)
-        self.out: Path = objects.folder(f"{attempt}/out")
+        self._attempt = layout.attempt(task.id, task.key, task.attempt)
+        self.out: Path = objects.folder(f"{self._attempt}/out")
         """Folder for the output."""
-        self.records: Path = objects.folder(f"{attempt}/records")
-        """Folder for what may differ from run to run."""
-        self.work = StoredWork(objects, task.work)
-        """Finished parts of a resumable step."""
+        self._recorded = False
+        self._work = StoredWork(objects, task.work)
+        self.worked = False
+        """Whether finished parts were asked for."""
         self.adopted: dict[str, Entry] = {}
         """Files of shards that are files of the output, by path."""
+
+    @property
+    def records(self) -> Path:
+        """Folder for what may differ from run to run."""
+        self._recorded = True
+        return self._objects.folder(f"{self._attempt}/records")
+
+    @property
+    def work(self) -> StoredWork:
+        """Finished parts of a resumable step."""
+        self.worked = True
+        return self._work
+
+    def publish_records(self) -> None:
+        """Keep what was written below `records`."""
+        if self._recorded:
+            self._objects.publish(self.records, f"{self._attempt}/records")
 
     def map(self, fn: Callable[..., R], items: Iterable[Any], **common: Any) -> list[StoredShard[R]]:
         """Run `fn(shard, item, **common)` for each item, in parallel; results in the items' order, kept by content."""

@@ -112,6 +112,8 @@ def assess(
         compared: what the current commit of each dependency is compared by; without an entry for one that would run.
     """
     commit = look.commit
+    if look.fallen:
+        return "run", (Reason("invalidated", text=look.fallen),)
     if look.damage and node.key not in policy.force:
         return "blocked", (Reason("missing object", text=look.damage),)
     if node.loaded and (commit is None or node.key in policy.force):

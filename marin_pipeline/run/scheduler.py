@@ -1,50 +1,47 @@
 """Runs a graph: decides what is next from what has happened, holds the leases, commits what was made.
 
-One loop in one thread. A step is looked at when all of its dependencies are settled; it is leased, looked at again, run
-by the backend, and committed by a record that only one attempt can create. Whatever ends this process, what is in the
-store stays true.
+One loop in one thread. A step is looked at when all of its dependencies are settled; it is claimed, run by the backend,
+and published (see `protocol`). The loop does not wait for the store where that answers slowly.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
-from marin_pipeline.core.canonical import digest
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
 from marin_pipeline.core.graph import Graph, Node
-from marin_pipeline.run.attempt import Failed, Finished, describe_failure
+from marin_pipeline.run.attempt import Failed, describe_failure
 from marin_pipeline.run.backends.base import Backend, Event
-from marin_pipeline.run.chains import enter_chain
+from marin_pipeline.run.calls import Calls
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.history import now
 from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.run.outcome import Notice, Settled
-from marin_pipeline.run.plan import Policy, assess, is_drifted, pieces_of
-from marin_pipeline.run.task import InputAt, Task, target_of, write_call
+from marin_pipeline.run.pending import Attempt, Ready, attempt_name
+from marin_pipeline.run.plan import Policy, assess, is_drifted
+from marin_pipeline.run.protocol import Claim, LeaseLost, adopt, claim, publish
+from marin_pipeline.run.task import inputs_read, task_of
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import (
     Commit,
     Failure,
-    InputRecord,
     Invalidation,
     Look,
     accept,
     invalidate,
     is_accepted,
-    look,
-    publish_commit,
     record_failure,
-    write_spec,
 )
-from marin_pipeline.store.lease import Holder, Lease, Waiting
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.lease import Lease, Waiting
+from marin_pipeline.store.objects import NoAnswer, ObjectStore
 
 LEASE_LIFE = 30.0
 """Seconds without a beat after which a lease may be taken over."""
@@ -55,33 +52,14 @@ STOP_PATIENCE = 120.0
 POLL = 0.2
 """Seconds that the loop waits for something to happen, at most."""
 
+POLL_CALLS = 0.01
+"""The same while calls to a slow store are going on."""
 
-@dataclass
-class _Attempt:
-    """One try that is going on."""
+WAIT = 1.0
+"""Seconds between two looks at a lease that somebody else holds, at most."""
 
-    node: Node
-    task: Task
-    lease: Lease
-    inputs: Mapping[str, InputRecord]
-    started: str
-    clock: float
-    forced: bool
-    tries: int
-
-
-@dataclass
-class _Ready:
-    """A step that is to run as soon as there is room and its lease is free."""
-
-    node: Node
-    waiting: Waiting
-    reasons: tuple[Reason, ...]
-    forced: bool = False
-    """It reads nothing that earlier attempts left: no parts, no shards."""
-    tries: int = 0
-    next_try: float = 0.0
-    announced: Holder | None = None
+PATIENCE = (1, 2, 5, 15, 60, 60, 60)
+"""Seconds between the tries to commit what was made, while the store does not answer."""
 
 
 class Scheduler:
@@ -115,8 +93,12 @@ class Scheduler:
         self._unsettled = {key: len(node.depends_on) for key, node in graph.nodes.items()}
         self._to_consider: deque[Node] = deque()
         self._settled: dict[str, Settled] = {}
-        self._ready: list[_Ready] = []
-        self._attempts: dict[str, _Attempt] = {}
+        self._ready: list[Ready] = []
+        self._claiming = 0
+        self._attempts: dict[str, Attempt] = {}
+        self._publishing: list[tuple[float, Attempt]] = []
+        self._calls = Calls(objects.parallel)
+        self._keeper = LeaseKeeper(objects, lease_life)
         self._run = uuid.uuid4().hex[:8]
         self._stop_asked = 0
         self._stop_sent = False
@@ -136,25 +118,29 @@ class Scheduler:
 
     def run(self) -> Mapping[str, Settled]:
         """Run everything that is to be run; how each step came out, by key."""
-        keeper = LeaseKeeper(self._lease_life)
         try:
             self._to_consider.extend(node for node in self._graph.nodes.values() if not node.depends_on)
             while len(self._settled) < len(self._graph.nodes):
                 self._consider_all()
-                self._start_ready(keeper)
+                self._start_ready()
+                self._calls.follow_up()
+                self._publish_due()
+                self._calls.follow_up()
                 if self._stop_asked:
                     self._stop()
-                    if not self._attempts or self._stop_asked > 1 or time.monotonic() > self._stop_until:
+                    waits = self._attempts or len(self._calls)
+                    if not waits or self._stop_asked > 1 or time.monotonic() > self._stop_until:
                         break
                 for event in self._backend.events(self._patience()):
-                    self._handle(event, keeper)
-                for task in [task for task, attempt in self._attempts.items() if attempt.lease.lost]:
-                    self._give_up(task, keeper)
+                    self._handle(event)
+                for attempt in [each for each in self._attempts.values() if each.lease.lost and not each.commit]:
+                    self._give_up(attempt)
         finally:
             self._backend.close()
+            self._calls.close()
             for attempt in self._attempts.values():
                 attempt.lease.release()
-            keeper.close()
+            self._keeper.close()
         for node in self._graph.nodes.values():
             if node.key not in self._settled:
                 self._settled[node.key] = Settled("blocked", message="the run was stopped")
@@ -162,8 +148,12 @@ class Scheduler:
 
     def _patience(self) -> float:
         """Seconds to wait for events; none where a step can be started at once."""
+        if self._to_consider:
+            return 0.0
+        if len(self._calls):
+            return POLL_CALLS if self._calls.slow else 0.0
         waits = self._attempts or any(ready.next_try > time.monotonic() for ready in self._ready)
-        return POLL if waits and not self._to_consider else 0.0
+        return POLL if waits else 0.0
 
     # Deciding --------------------------------------------------------------------------------------------------------
 
@@ -209,13 +199,15 @@ class Scheduler:
         if blocked is not None:
             self._block(node, blocked)
             return
-        if found.commit is not None or found.damage:
+        if found.commit is not None or found.damage or found.fallen:
             kind = reasons[0].kind if reasons and reasons[0].kind in ("forced", "stale", "code") else "forced"
             text = self._reason or "; ".join(str(reason) for reason in reasons)
-            invalidate(self._objects, node.id, node.key, found.number, Invalidation(kind, text, now()))
-        path = layout.lease(node.id, node.key)
+            ended = Invalidation("invalidated" if found.fallen else kind, text, now())
+            invalidate(self._objects, node.id, node.key, found.number, ended)
+        commits = {key: commit for key in node.depends_on if (commit := self._settled[key].commit) is not None}
+        waiting = Waiting(self._objects, layout.lease(node.id, node.key), self._lease_life)
         forced = node.key in policy.force
-        self._ready.append(_Ready(node, Waiting(self._objects, path, self._lease_life), reasons, forced=forced))
+        self._ready.append(Ready(node, found, waiting, reasons, inputs_read(node, commits), forced))
 
     def _why_blocked(self, node: Node) -> str | None:
         for key in node.depends_on:
@@ -238,11 +230,11 @@ class Scheduler:
         self._notify(Notice("blocked", node, why))
         self._settle(node, Settled("blocked", message=why))
 
-    def _settle(self, node: Node, settled: Settled) -> None:
+    def _settle(self, node: Node, settled: Settled, text: str = "") -> None:
         """Fix how a step came out; what waits for it is looked at from the loop, since a chain may be long."""
         self._settled[node.key] = settled
         if settled.outcome == "cached":
-            self._notify(Notice("cached", node))
+            self._notify(Notice("cached", node, text))
         for key in self._dependents[node.key]:
             self._unsettled[key] -= 1
             if not self._unsettled[key]:
@@ -254,190 +246,182 @@ class Scheduler:
 
     # Running ---------------------------------------------------------------------------------------------------------
 
-    def _start_ready(self, keeper: LeaseKeeper) -> None:
+    def _start_ready(self) -> None:
         if self._stop_asked:
             return
         for ready in list(self._ready):
-            room = self._backend.room()
+            room = self._backend.room() - self._claiming
             if self._max_parallel is not None:
-                room = min(room, self._max_parallel - len(self._attempts))
+                room = min(room, self._max_parallel - len(self._attempts) - self._claiming)
             if room <= 0:
                 return
             if time.monotonic() < ready.next_try:
                 continue
+            self._ready.remove(ready)
             if self._fail_fast and self.failures:
-                self._ready.remove(ready)
                 self._block(ready.node, f"blocked by --fail-fast after {self.failures[0][0].name}")
                 continue
-            self._try_start(ready, keeper)
+            self._claiming += 1
+            self._calls.submit(partial(self._begin, ready), partial(self._begun, ready))
 
-    def _try_start(self, ready: _Ready, keeper: LeaseKeeper) -> None:
+    def _begin(self, ready: Ready) -> tuple[Claim, Commit | None]:
+        """The part of the beginning that talks to the store."""
+        claimed = claim(self._objects, ready.node, ready.waiting, ready.look, ready.resolved())
+        if claimed.lease is None or ready.forced or _is_fresh(claimed.look):
+            return claimed, None
+        return claimed, adopt(self._objects, ready.node, claimed, attempt_name(), ready.inputs, now())
+
+    def _begun(self, ready: Ready, begun: Future[tuple[Claim, Commit | None]]) -> None:
+        """Run the step; or use what somebody else has made, or what is equal to it."""
+        self._claiming -= 1
         node = ready.node
         try:
-            lease = ready.waiting.attempt()
+            claimed, adopted = begun.result()
+            if adopted is not None:
+                self._settle_adopted(node, adopted)
+            elif claimed.look.commit is not None or claimed.look.damage or claimed.look.fallen:
+                # Somebody made it in the meantime: that is what was asked for, if it is of the same code and inputs.
+                self._decide(node, claimed.look, replace(self._policy, force=frozenset()))
+            elif claimed.lease is None:
+                self._wait(ready)
+            else:
+                self._start(ready, claimed, claimed.lease)
+        except LeaseLost as error:
+            self._again(ready, str(error))
         except MarinError as error:
-            self._ready.remove(ready)
-            self._failed_before(node, error)
+            if isinstance(error, NoAnswer) and not self._stop_asked and self._may_again(ready, "infrastructure"):
+                self._again(ready, str(error), PATIENCE[ready.tries.total()])
+            else:
+                self._failed_before(node, error)
+
+    def _settle_adopted(self, node: Node, commit: Commit) -> None:
+        source = commit.adopted_from
+        text = f"adopted from {source.key[:8]}: the same step, code and input contents" if source else ""
+        self._settle(node, Settled("cached", commit), text)
+
+    def _wait(self, ready: Ready) -> None:
+        ready.next_try = time.monotonic() + min(WAIT, self._lease_life / 4)
+        holder = ready.waiting.holder
+        if holder is not None and holder != ready.announced:
+            ready.announced = holder
+            text = f"held by {holder.user}@{holder.host}, process {holder.pid}; its result will be used"
+            self._notify(Notice("wait", ready.node, text))
+        self._ready.append(ready)
+
+    def _start(self, ready: Ready, claimed: Claim, lease: Lease) -> None:
+        node, number = ready.node, claimed.look.number
+        if self._stop_asked:
+            lease.release()
             return
         try:
-            self._start(ready, lease, keeper)
-        except MarinError as error:
-            if lease is not None:
-                lease.release()
-            if ready in self._ready:
-                self._ready.remove(ready)
-            self._failed_before(node, error)
-
-    def _start(self, ready: _Ready, lease: Lease | None, keeper: LeaseKeeper) -> None:
-        """Look again, now that nobody else can begin; then run the step, or use what somebody else has made."""
-        node = ready.node
-        found = look(self._objects, node.id, node.key)
-        if found.commit is not None or found.damage:
-            if lease is not None:
-                lease.release()
-            self._ready.remove(ready)
-            # Somebody made it in the meantime: that is what was asked for, if it is of the same code and inputs.
-            self._decide(node, found, replace(self._policy, force=frozenset()))
-            return
-        if lease is None:
-            ready.next_try = time.monotonic() + min(1.0, self._lease_life / 4)
-            holder = ready.waiting.holder
-            if holder is not None and holder != ready.announced:
-                ready.announced = holder
-                text = f"held by {holder.user}@{holder.host}, process {holder.pid}; its result will be used"
-                self._notify(Notice("wait", node, text))
-            return
-        self._ready.remove(ready)
-        task, inputs = self._task(node, found, ready.forced)
-        if ready.forced and not ready.tries:
-            self._objects.delete(task.work)
-        write_spec(self._objects, node.id, node.key, node.declaration.spec)
-        keeper.keep(lease)
-        self._attempts[task.task] = _Attempt(
-            node, task, lease, inputs, now(), time.monotonic(), ready.forced, ready.tries
-        )
+            name = attempt_name()
+            salt = f"{node.key}/{number}" + (f"/{self._run}" if ready.forced else "")
+            commits = {key: commit for key in node.depends_on if (commit := self._settled[key].commit) is not None}
+            task = task_of(
+                node,
+                attempt=name,
+                number=number,
+                prefix=self._objects.url,
+                commits={key: (self._graph.nodes[key], commit) for key, commit in commits.items()},
+                inputs=ready.inputs,
+                salt=salt if ready.forced or _is_fresh(claimed.look) else "",
+            )
+            if ready.forced and not ready.tries:
+                self._objects.delete(task.work)
+        except MarinError:
+            lease.release()
+            raise
+        self._keeper.keep(lease)
+        self._attempts[name] = Attempt(ready, claimed, lease, task, now(), time.monotonic())
         self._notify(Notice("run", node, "; ".join(str(reason) for reason in ready.reasons)))
         self._backend.submit(task, node.declaration.step)
 
-    def _task(self, node: Node, found: Look, forced: bool) -> tuple[Task, Mapping[str, InputRecord]]:
-        declaration = node.declaration
-        commits = {key: self._settled[key].commit for key in node.depends_on}
-        inputs = {
-            role: InputRecord(key, commit.output, commit.compared)
-            for role, key in node.dependencies.items()
-            if (commit := commits[key]) is not None
-        }
-        read = digest({role: record.output for role, record in inputs.items()})
-        attempt = f"{now()[:19].replace('-', '').replace(':', '')}-{uuid.uuid4().hex[:8]}"
-        fresh = found.invalidation is not None and found.invalidation.reason != "stale"
-        task = Task(
-            task=attempt,
-            kind="step",
-            target=target_of(declaration.step.fn),
-            prefix=self._objects.url,
-            id=node.id,
-            key=node.key,
-            attempt=attempt,
-            call=write_call(declaration.arguments),
-            inputs={
-                key: InputAt(self._graph.nodes[key].id, commit.number, self._graph.nodes[key].name)
-                for key, commit in commits.items()
-                if commit is not None
-            },
-            code=declaration.code.digest,
-            files=declaration.code.files,
-            number=found.number,
-            work=layout.work(node.id, node.key, declaration.code.digest, found.number, read),
-            salt=f"{node.key}/{found.number}" + (f"/{self._run}" if forced else "") if fresh or forced else "",
-            jax=node.artifact.resources.jax,
-            name=node.name,
-        )
-        return task, inputs
-
-    def _handle(self, event: Event, keeper: LeaseKeeper) -> None:
+    def _handle(self, event: Event) -> None:
         attempt = self._attempts.get(event.task)
-        if attempt is None:
+        if attempt is None or attempt.commit is not None:
             return
         if event.finished is not None:
-            del self._attempts[event.task]
-            keeper.forget(attempt.lease)
-            try:
-                self._commit(attempt, event.finished)
-            except MarinError as error:
-                attempt.lease.release()
-                self._failed(attempt, describe_failure(error, attempt.task))
+            attempt.finish(event.finished)
+            self._publishing.append((0.0, attempt))
         elif event.failed is not None:
-            del self._attempts[event.task]
-            keeper.forget(attempt.lease)
+            self._end(attempt)
             attempt.lease.release()
             self._failed(attempt, event.failed)
         else:
             self._notify(Notice("progress", attempt.node, data=event.progress))
 
-    def _commit(self, attempt: _Attempt, finished: Finished) -> None:
-        node, declaration = attempt.node, attempt.node.declaration
-        if not attempt.lease.renew():
-            self._again(attempt, "its lease was taken over")
+    def _end(self, attempt: Attempt) -> None:
+        del self._attempts[attempt.task.attempt]
+        self._keeper.forget(attempt.lease)
+
+    # Publishing ------------------------------------------------------------------------------------------------------
+
+    def _publish_due(self) -> None:
+        due = [attempt for when, attempt in self._publishing if when <= time.monotonic()]
+        self._publishing = [each for each in self._publishing if each[1] not in due]
+        for attempt in due:
+            self._calls.submit(partial(self._publish, attempt), partial(self._published, attempt))
+
+    def _publish(self, attempt: Attempt) -> tuple[Commit, bool]:
+        assert attempt.commit is not None
+        winner, ours = publish(self._objects, attempt.node, attempt.claim, attempt.commit)
+        if attempt.worked:
+            with suppress(StoreError):  # the step is done; what is left of its parts costs space only
+                self._objects.delete(attempt.task.work)
+        return winner, ours
+
+    def _published(self, attempt: Attempt, published: Future[tuple[Commit, bool]]) -> None:
+        node = attempt.node
+        try:
+            winner, ours = published.result()
+        except NoAnswer as error:
+            if attempt.silences < len(PATIENCE) and not self._stop_asked:
+                # What was made is not thrown away because the store does not answer now.
+                self._publishing.append((time.monotonic() + PATIENCE[attempt.silences], attempt))
+                attempt.silences += 1
+                return
+            self._end(attempt)
+            self._failed(attempt, describe_failure(error, attempt.task))
             return
-        exact = declaration.exact
-        resolved = hashlib.sha256(declaration.spec)
-        resolved.update(
-            digest({role: record.compared or record.output for role, record in attempt.inputs.items()}).encode()
-        )
-        commit = Commit(
-            number=attempt.task.number,
-            attempt=attempt.task.attempt,
-            fence=attempt.lease.fence,
-            manifest=finished.manifest,
-            output=finished.output,
-            compared={"bitwise": finished.output, "logical": finished.logical or finished.output, "tolerance": None}[
-                exact
-            ],
-            inputs=attempt.inputs,
-            resolved=resolved.hexdigest(),
-            code=declaration.code.digest,
-            pieces=pieces_of(node),
-            arguments=attempt.task.call,
-            fingerprint=finished.fingerprint,
-            started=attempt.started,
-            finished=now(),
-            seconds=round(finished.seconds, 3),
-            bytes=finished.bytes,
-        )
-        # Before the commit, so that no committed state is unknown to its chain; without one the entry says nothing.
-        enter_chain(self._objects, declaration)
-        winner, ours = publish_commit(self._objects, node.id, node.key, commit)
-        attempt.lease.release()
-        with suppress(StoreError):  # the step is done; what is left of its parts costs space only
-            self._objects.delete(attempt.task.work)
-        if not ours and winner.output != commit.output:
+        except LeaseLost as error:
+            self._end(attempt)
+            self._again(attempt.ready, str(error))
+            return
+        except MarinError as error:
+            self._end(attempt)
+            attempt.lease.release()
+            self._failed(attempt, describe_failure(error, attempt.task))
+            return
+        self._end(attempt)
+        if not ours and attempt.commit is not None and winner.output != attempt.commit.output:
             self._notify(Notice("diverged", node, "another run committed other bytes for this key; its output is used"))
         seconds = time.monotonic() - attempt.clock
-        self._notify(
-            Notice("done", node, data={"seconds": seconds, "bytes": winner.bytes, "attempts": attempt.tries + 1})
-        )
+        data = {"seconds": seconds, "bytes": winner.bytes, "attempts": attempt.ready.tries.total() + 1}
+        self._notify(Notice("done", node, data=data))
         self._settle(node, Settled("done" if ours else "cached", winner, seconds))
 
-    def _failed(self, attempt: _Attempt, failed: Failed) -> None:
-        node = attempt.node
+    # Failing ---------------------------------------------------------------------------------------------------------
+
+    def _failed(self, attempt: Attempt, failed: Failed) -> None:
+        node, ready = attempt.node, attempt.ready
         if failed.full:
             self._clear(attempt)
         if failed.kind == "stopped" or (self._stop_asked and failed.again):
             self._settle(node, Settled("blocked", message=failed.message))
             return
-        if failed.again and attempt.tries < node.artifact.resources.retries:
-            self._again(attempt, failed.message)
-            return
-        tries = f" (attempt {attempt.tries + 1})" if attempt.tries else ""
-        shown = replace(failed, message=failed.message + tries)
-        failure = Failure(attempt.task.attempt, failed.kind, shown.message, failed.traceback, now())
+        failure = Failure(attempt.task.attempt, failed.kind, failed.message, failed.traceback, now())
         try:
             record_failure(self._objects, node.id, node.key, failure)
         except MarinError as error:
             # The failure itself is what the reader needs; a store that cannot take the record says so beside it.
-            shown = replace(shown, message=f"{shown.message} (and the failure could not be recorded: {error})")
+            failed = replace(failed, message=f"{failed.message} (and the failure could not be recorded: {error})")
+        if (failed.again or failed.kind in ("user", "memory")) and self._may_again(ready, failed.kind):
+            self._again(ready, failed.message)
+            return
+        if ready.tries:
+            failed = replace(failed, message=f"{failed.message} (attempt {ready.tries.total() + 1})")
         log = f"{self._objects.url}/{layout.attempt_log(node.id, node.key, attempt.task.attempt)}"
-        self._fail(node, shown, time.monotonic() - attempt.clock, log)
+        self._fail(node, failed, time.monotonic() - attempt.clock, log)
 
     def _failed_before(self, node: Node, error: MarinError) -> None:
         """The store did not let a step begin; the others go on."""
@@ -450,26 +434,29 @@ class Scheduler:
         self._notify(Notice("fail", node, failed.message, data=data))
         self._settle(node, Settled("failed", seconds=seconds, message=failed.message))
 
-    def _clear(self, attempt: _Attempt) -> None:
+    def _clear(self, attempt: Attempt) -> None:
         """Remove what an attempt wrote on a disk that is full, so that it does not stay full; nobody reads it."""
         with suppress(StoreError):  # the full disk is what the reader needs to know of
             self._objects.delete(layout.attempt(attempt.node.id, attempt.node.key, attempt.task.attempt))
 
-    def _again(self, attempt: _Attempt, why: str) -> None:
-        """Put a step back that the machine lost, not the step's own fault."""
-        tries = attempt.tries + 1
-        self._notify(Notice("retry", attempt.node, f"{why}; trying again"))
-        path = layout.lease(attempt.node.id, attempt.node.key)
-        self._ready.append(
-            _Ready(attempt.node, Waiting(self._objects, path, self._lease_life), (), attempt.forced, tries)
-        )
+    def _may_again(self, ready: Ready, kind: str) -> bool:
+        """Whether an attempt that failed so is made again; counts it."""
+        allowed = ready.tries[kind] < ready.node.artifact.resources.limit(kind)
+        ready.tries[kind] += allowed
+        return allowed
 
-    def _give_up(self, task: str, keeper: LeaseKeeper) -> None:
+    def _again(self, ready: Ready, why: str, wait: float = 0.0) -> None:
+        """Put a step back."""
+        self._notify(Notice("retry", ready.node, f"{why.partition(chr(10))[0]}; trying again"))
+        ready.waiting = Waiting(self._objects, layout.lease(ready.node.id, ready.node.key), self._lease_life)
+        ready.next_try = time.monotonic() + wait
+        self._ready.append(ready)
+
+    def _give_up(self, attempt: Attempt) -> None:
         """End an attempt whose lease somebody else has taken; it cannot commit."""
-        attempt = self._attempts.pop(task)
-        self._backend.cancel(task)
-        keeper.forget(attempt.lease)
-        self._again(attempt, "its lease was taken over")
+        self._backend.cancel(attempt.task.attempt)
+        self._end(attempt)
+        self._again(attempt.ready, "its lease was taken over")
 
     def _stop(self) -> None:
         if not self._stop_sent:
@@ -477,3 +464,8 @@ class Scheduler:
             self._stop_until = time.monotonic() + STOP_PATIENCE
             self._ready.clear()
             self._backend.stop()
+
+
+def _is_fresh(found: Look) -> bool:
+    """Whether somebody ended the last output on purpose: then nothing of what was made before is used."""
+    return found.invalidation is not None and found.invalidation.reason != "stale"

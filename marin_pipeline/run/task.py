@@ -12,17 +12,19 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from marin_pipeline.core import projects
 from marin_pipeline.core.artifact import Artifact, LocalFile, Output, OutputFile, Secret
-from marin_pipeline.core.canonical import Form, Reference, Tree, encode
+from marin_pipeline.core.canonical import Form, Reference, Tree, digest, encode
 from marin_pipeline.core.errors import DeclarationError, InputError, StoreError
+from marin_pipeline.core.graph import Node
 from marin_pipeline.core.source import SourceStamp
 from marin_pipeline.core.step import Step
-from marin_pipeline.store.commit import read_commit
+from marin_pipeline.store import layout
+from marin_pipeline.store.commit import Commit, InputRecord, read_commit
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput
 
@@ -87,7 +89,7 @@ class Task:
 
     def tree(self) -> Tree:
         """The task as JSON values."""
-        return asdict(self)
+        return {**vars(self), "target": vars(self.target)}
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Task:
@@ -95,6 +97,59 @@ class Task:
         inputs = {key: InputAt(*each) for key, each in tree["inputs"].items()}
         files = tuple(SourceStamp(*each) for each in tree["files"])
         return cls(**{**tree, "target": Target(**tree["target"]), "inputs": inputs, "files": files})
+
+
+def inputs_read(node: Node, commits: Mapping[str, Commit]) -> dict[str, InputRecord]:
+    """What a step reads, by role.
+
+    Args:
+        commits: the current commit of each dependency, by key.
+    """
+    return {
+        role: InputRecord(key, commits[key].output, commits[key].compared)
+        for role, key in node.dependencies.items()
+        if key in commits
+    }
+
+
+def task_of(
+    node: Node,
+    *,
+    attempt: str,
+    number: int,
+    prefix: str,
+    commits: Mapping[str, tuple[Node, Commit]],
+    inputs: Mapping[str, InputRecord],
+    salt: str,
+) -> Task:
+    """One attempt at a step.
+
+    Args:
+        number: of the commit that it is for.
+        commits: each dependency and its current commit, by key.
+        inputs: what it reads, by role.
+        salt: set for a step that must read no earlier shards.
+    """
+    declaration = node.declaration
+    read = digest({role: record.output for role, record in inputs.items()})
+    return Task(
+        task=attempt,
+        kind="step",
+        target=target_of(declaration.step.fn),
+        prefix=prefix,
+        id=node.id,
+        key=node.key,
+        attempt=attempt,
+        call=write_call(declaration.arguments),
+        inputs={key: InputAt(each.id, commit.number, each.name) for key, (each, commit) in commits.items()},
+        code=declaration.code.digest,
+        files=declaration.code.files,
+        number=number,
+        work=layout.work(node.id, node.key, declaration.code.digest, number, read),
+        salt=salt,
+        jax=node.artifact.resources.jax,
+        name=node.name,
+    )
 
 
 def target_of(fn: Any) -> Target:

@@ -6,18 +6,18 @@ nothing is believed because a folder exists.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
-from marin_pipeline.store.objects import ObjectStore, put
+from marin_pipeline.store.objects import ObjectStore, put, together
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
 
@@ -30,6 +30,18 @@ class InputRecord:
     """Output digest."""
     compared: str | None
     """What staleness compares: the output digest, the logical digest, or None when a difference makes nobody stale."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The commit that an adopted output was taken from."""
+
+    id: str
+    """Of its step."""
+    key: str
+    number: int
+    attempt: str
+    """The attempt that made the bytes."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +78,17 @@ class Commit:
     seconds: float
     bytes: int
     """Of all files."""
+    adopted_from: Source | None = None
+    """Where the output was taken from, when an equal result was there already; it falls with that commit."""
 
     def dumps(self) -> bytes:
         """The bytes that are written."""
-        return seal(asdict(self))
+        tree = {**vars(self), "inputs": {role: vars(record) for role, record in self.inputs.items()}}
+        if self.adopted_from is None:
+            del tree["adopted_from"]
+        else:
+            tree["adopted_from"] = vars(self.adopted_from)
+        return seal(tree)
 
     @classmethod
     def loads(cls, data: bytes, where: str) -> Commit:
@@ -81,7 +100,8 @@ class Commit:
         try:
             tree = unseal(data)
             inputs = {role: InputRecord(**record) for role, record in tree.pop("inputs").items()}
-            return cls(inputs=inputs, **tree)
+            source = tree.pop("adopted_from", None)
+            return cls(inputs=inputs, adopted_from=None if source is None else Source(**source), **tree)
         except UnknownSchema as error:
             problem = f"written by a newer version of marin_pipeline ({error}); use that one"
             raise CorruptOutput(f"{where}: {problem}") from error
@@ -129,6 +149,8 @@ class Look:
     """The last failed attempt; looked up only where there is no commit."""
     damage: str = ""
     """What is wrong with the current commit, and the remedy: nothing is built on it, and `--force` ends it."""
+    fallen: str = ""
+    """Why the commit of this number, which was adopted, counts no more: what it was taken from was ended."""
     accepted: frozenset[str] = field(default_factory=frozenset[str])
     """First 16 hex of the code digests that count as the one that made the commit."""
 
@@ -168,31 +190,45 @@ def read_commit(objects: ObjectStore, id: str, key: str, number: int) -> Commit 
 
 def look(objects: ObjectStore, id: str, key: str) -> Look:
     """What the store says of one key. Reads records by name; lists only where a commit is missing."""
-    number, invalidation = 1, None
-    while (found := objects.read(layout.commit(id, key, number))) is not None:
-        ended = _read_invalidation(objects, id, key, number)
-        if ended is None:
-            try:
-                return Look(
-                    number, Commit.loads(found.data, f"{objects.url}/{layout.commit(id, key, number)}"), None, None
-                )
-            except CorruptOutput as error:
-                return Look(number, None, invalidation, None, damage=str(error))
-        number, invalidation = number + 1, ended
+    found = look_again(objects, id, key, Look(1, None, None, None))
+    if found.commit is not None or found.damage or found.fallen:
+        return found
     leased = None
     with suppress(CorruptOutput):  # whoever wants the lease is told
         leased = read_lease(objects, layout.lease(id, key))
-    return Look(number, None, invalidation, leased, _last_failure(objects, id, key))
+    return replace(found, leased=leased, failure=_last_failure(objects, id, key))
+
+
+def look_again(objects: ObjectStore, id: str, key: str, before: Look) -> Look:
+    """The current commit, or that there is none; begins where an earlier look ended, since what is ended stays so."""
+    number, invalidation = before.number, before.invalidation
+    while (found := objects.read(layout.commit(id, key, number))) is not None:
+        ended = _read_invalidation(objects, id, key, number)
+        if ended is None:
+            where = f"{objects.url}/{layout.commit(id, key, number)}"
+            return _current(objects, number, invalidation, found.data, where)
+        number, invalidation = number + 1, ended
+    return Look(number, None, invalidation, None)
+
+
+def _current(objects: ObjectStore, number: int, invalidation: Invalidation | None, data: bytes, where: str) -> Look:
+    try:
+        commit = Commit.loads(data, where)
+    except CorruptOutput as error:
+        return Look(number, None, invalidation, None, damage=str(error))
+    source = commit.adopted_from
+    ended = source and _read_invalidation(objects, source.id, source.key, source.number)
+    if source and ended:
+        text = f"adopted from {source.id} {source.key[:8]}, whose output was ended ({ended.reason}: {ended.text})"
+        return Look(number, None, invalidation, None, fallen=text)
+    return Look(number, commit, None, None)
 
 
 def look_many(objects: ObjectStore, keys: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """What the store says of many (id, key), in one batch; by key."""
     wanted = list(keys)
-    if len(wanted) < 64 or not objects.shared:
-        return {key: look(objects, id, key) for id, key in wanted}
-    with ThreadPoolExecutor(16) as pool:
-        found = pool.map(lambda pair: look(objects, *pair), wanted)
-        return {key: each for (_, key), each in zip(wanted, found, strict=True)}
+    found = together(objects, *(functools.partial(look, objects, id, key) for id, key in wanted))
+    return {key: each for (_, key), each in zip(wanted, found, strict=True)}
 
 
 def is_accepted(objects: ObjectStore, id: str, key: str, code: str) -> bool:

@@ -78,6 +78,11 @@ def shard_log(key: str, attempt: str) -> str:
     return f"{shard(key)}/{attempt}-log/log.txt"
 
 
+def resolved(digest: str) -> str:
+    """The entry of what was made by a step from inputs of these contents, whatever made the inputs."""
+    return f"resolved/{digest[:2]}/{digest}"
+
+
 def chain(initial: str) -> str:
     """Folder of the committed states that begin with the same initial state."""
     return f"chains/{initial[:SHORT]}"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, StoreError
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.objects import Found, NoAnswer, ObjectStore
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,16 @@ def _start_of(pid: int) -> str | None:
 
 def this_process() -> Holder:
     """This process as a holder."""
+    return replace(_process(os.getpid()), uuid=uuid.uuid4().hex)
+
+
+@functools.lru_cache(maxsize=1)
+def _process(pid: int) -> Holder:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return Holder(uuid.uuid4().hex, user, socket.gethostname(), _machine(), os.getpid(), _start_of(os.getpid()) or "")
+    return Holder("", user, socket.gethostname(), _machine(), pid, _start_of(pid) or "")
 
 
 def is_dead(holder: Holder) -> bool:
@@ -140,24 +145,40 @@ class Lease:
                 with suppress(StoreError):
                     self._swap(beat=self._record.beat, owner=None)
 
+    def is_ours(self) -> bool:
+        """Whether nobody has taken it over, by a look at the store.
+
+        Raises:
+            StoreError: when the store does not answer.
+        """
+        with self._lock:
+            if not self.lost and not self._released:
+                found = self._objects.read(self._path)
+                self.lost = found is None or not self._wrote(found.data)
+            return not self.lost and not self._released
+
     def _swap(self, beat: int, owner: Holder | None) -> bool:
         record = replace(self._record, beat=beat, owner=owner)
         data = record.dumps()
         while not self.lost:
-            self._objects.swap(self._path, data, self._version)
-            # Read back in either case: a reply can be lost after the write was done, and then what is there is what we
+            version = self._objects.swap(self._path, data, self._version)
+            if version is not None:
+                self._version, self._record = version, record
+                return True
+            # A reply can be lost after the write was done and the client try again: then what is there is what we
             # wrote.
             found = self._objects.read(self._path)
             if found is not None and found.data == data:
                 self._version, self._record = found.version, record
                 return True
-            if found is None or found.version == self._version or not self._is_ours(found.data):
+            if found is None or found.version == self._version or not self._wrote(found.data):
                 self.lost = True
             else:
                 self._version = found.version  # an earlier write of ours whose reply was lost
         return False
 
-    def _is_ours(self, data: bytes) -> bool:
+    def _wrote(self, data: bytes) -> bool:
+        """Whether a record is one of this holder."""
         with suppress(CorruptOutput):
             record = LeaseRecord.loads(data, self._path)
             return record.fence == self._record.fence and record.owner == self._record.owner
@@ -181,18 +202,21 @@ class Waiting:
 
     def attempt(self) -> Lease | None:
         """The lease, or None when somebody else has it."""
-        found = self._objects.read(self._path)
-        if found is None:
+        found = self._objects.read(self._path) if self._seen else None
+        if found is None:  # most keys have never been leased, and then this is the only call
             record = LeaseRecord(1, 0, this_process())
-            self._objects.create(self._path, record.dumps())
-            return self._held(record)
+            lease, found = self._written(record, lambda: self._objects.create(self._path, record.dumps()))
+            if lease is not None:
+                return lease
         seen = LeaseRecord.loads(found.data, f"{self._objects.url}/{self._path}")
         if seen.owner is not None and not is_dead(seen.owner) and not self._expired(seen):
             self.holder = seen.owner
             return None
-        record = LeaseRecord(seen.fence + 1, 0, this_process())
-        self._objects.swap(self._path, record.dumps(), found.version)
-        return self._held(record)
+        record, version = LeaseRecord(seen.fence + 1, 0, this_process()), found.version
+        lease, found = self._written(record, lambda: self._objects.swap(self._path, record.dumps(), version))
+        if lease is None:
+            self.holder = LeaseRecord.loads(found.data, f"{self._objects.url}/{self._path}").owner
+        return lease
 
     def _expired(self, seen: LeaseRecord) -> bool:
         mark = (seen.fence, seen.beat)
@@ -200,18 +224,25 @@ class Waiting:
             self._seen, self._since = mark, self._clock()
         return self._clock() - self._since >= self._life
 
-    def _held(self, record: LeaseRecord) -> Lease | None:
-        """The lease, if what we wrote is what is there: whoever came first has it, whatever the write answered."""
+    def _written(self, record: LeaseRecord, write: Callable[[], str | None]) -> tuple[Lease | None, Found]:
+        """The lease, if what we wrote is what is there: whoever came first has it, whatever the write answered. Else
+        what is there.
+        """
+        silence: NoAnswer | None = None
+        try:
+            version = write()
+        except NoAnswer as error:
+            silence, version = error, None
+        if version is not None:
+            return Lease(self._objects, self._path, record, version), Found(record.dumps(), version)
         found = self._objects.read(self._path)
         if found is None:
-            raise StoreError(
-                f"{self._objects.url}/{self._path}: was written and is not there; "
-                "the store contradicts itself, run again"
+            raise silence or StoreError(
+                f"{self._objects.url}/{self._path}: is there and is not; the store contradicts itself, run again"
             )
         if found.data == record.dumps():
-            return Lease(self._objects, self._path, record, found.version)
-        self.holder = LeaseRecord.loads(found.data, f"{self._objects.url}/{self._path}").owner
-        return None
+            return Lease(self._objects, self._path, record, found.version), found
+        return None, found
 
 
 def read_lease(objects: ObjectStore, path: str) -> Holder | None:

@@ -7,6 +7,7 @@ object.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -23,59 +24,61 @@ class LocalObjects(ObjectStore):
     """Objects under a local folder, which is made at the first write."""
 
     shared = True
+    parallel = 1
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = str(root)
-        self._scratch = root / "tmp" / "1d"
+        self._scratch = f"{root}/tmp/1d"
 
     def read(self, path: str) -> Found | None:
+        where = f"{self.url}/{path}"
         try:
-            data = (self.root / path).read_bytes()
+            with open(where, "rb", buffering=0) as file:
+                data = file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise explain_os_error(error, self.root / path, "read") from error
+            raise explain_os_error(error, where, "read") from error
         return Found(data, hashlib.sha256(data).hexdigest())
 
-    def create(self, path: str, data: bytes) -> bool:
-        target = self.root / path
+    def create(self, path: str, data: bytes) -> str | None:
+        target = f"{self.url}/{path}"
         with self._written(target, data) as temporary:
-            try:
-                os.link(temporary, target)
-            except FileExistsError:
-                return False
-        return True
+            return hashlib.sha256(data).hexdigest() if _linked(temporary, target) else None
 
-    def swap(self, path: str, data: bytes, version: str) -> bool:
-        target = self.root / path
-        if not target.parent.is_dir():
-            return False
-        with self._locked(target.parent):
+    def swap(self, path: str, data: bytes, version: str) -> str | None:
+        target = f"{self.url}/{path}"
+        folder = os.path.dirname(target)
+        if not os.path.isdir(folder):
+            return None
+        with self._locked(folder):
             found = self.read(path)
             if found is None or found.version != version:
-                return False
+                return None
             with self._written(target, data) as temporary:
                 os.replace(temporary, target)
-        return True
+        return hashlib.sha256(data).hexdigest()
 
     @contextmanager
-    def _written(self, target: Path, data: bytes) -> Iterator[Path]:
-        """A finished file with `data` on the same file system as `target`, whose folder exists."""
-        temporary = self._scratch / uuid.uuid4().hex
+    def _written(self, target: str, data: bytes) -> Iterator[str]:
+        """A finished file with `data` on the same file system as `target`."""
+        temporary = f"{self._scratch}/{uuid.uuid4().hex}"
         try:
-            self._scratch.mkdir(parents=True, exist_ok=True)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(data)
+            try:
+                _write(temporary, data)
+            except FileNotFoundError:
+                os.makedirs(self._scratch, exist_ok=True)
+                _write(temporary, data)
             yield temporary
         except OSError as error:
             raise explain_os_error(error, target, "write") from error
         finally:
-            with suppress(OSError):  # it is not there when the folder could not be made, and scratch harms nobody
-                temporary.unlink()
+            with suppress(OSError):  # it is not there when it was moved, and scratch harms nobody
+                os.unlink(temporary)
 
     @contextmanager
-    def _locked(self, folder: Path) -> Iterator[None]:
+    def _locked(self, folder: str) -> Iterator[None]:
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -142,3 +145,31 @@ class LocalObjects(ObjectStore):
         target = self.root / path
         target.stat()
         return target
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb", buffering=0) as file:
+        left = memoryview(data)
+        while left:
+            left = left[file.write(left) :]
+
+
+def _linked(file: str, target: str) -> bool:
+    """Give a file a second name, in a folder that is made when it is not there. False when the name is taken."""
+    for _ in range(2):
+        try:
+            os.link(file, target)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            _make_folder(os.path.dirname(target))
+        else:
+            return True
+    raise FileNotFoundError(errno.ENOENT, "the folder was removed meanwhile", target)
+
+
+def _make_folder(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "a file stands where a folder is needed", folder) from error

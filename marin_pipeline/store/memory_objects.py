@@ -17,6 +17,7 @@ class MemoryObjects(ObjectStore):
     """A dict of objects with a lock. Two stores of one name in one process are the same."""
 
     shared = False
+    parallel = 1
     _stores: ClassVar[dict[str, MemoryObjects]] = {}
 
     def __init__(self, url: str) -> None:
@@ -33,29 +34,24 @@ class MemoryObjects(ObjectStore):
             cls._stores[url] = cls(url)
         return cls._stores[url]
 
-    def _put(self, path: str, data: bytes) -> None:
+    def _put(self, path: str, data: bytes) -> str:
         self._count += 1
         self._objects[path] = (data, self._count)
+        return str(self._count)
 
     def read(self, path: str) -> Found | None:
         with self._lock:
             found = self._objects.get(path)
         return None if found is None else Found(found[0], str(found[1]))
 
-    def create(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes) -> str | None:
         with self._lock:
-            if path in self._objects:
-                return False
-            self._put(path, data)
-            return True
+            return None if path in self._objects else self._put(path, data)
 
-    def swap(self, path: str, data: bytes, version: str) -> bool:
+    def swap(self, path: str, data: bytes, version: str) -> str | None:
         with self._lock:
             found = self._objects.get(path)
-            if found is None or str(found[1]) != version:
-                return False
-            self._put(path, data)
-            return True
+            return None if found is None or str(found[1]) != version else self._put(path, data)
 
     def delete(self, path: str) -> None:
         with self._lock:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from marin_pipeline.core.errors import StoreError, UsageError
 
@@ -18,8 +22,16 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that say that there is no room."""
 
 
+WAITS = (0.1, 1.0, 5.0)
+"""Seconds between the tries to write a record, while the store does not answer."""
+
+
 class DiskFull(StoreError):
     """There was no room for what was to be written; nothing was made known."""
+
+
+class NoAnswer(StoreError):
+    """The store did not answer, or not now: a write may have been done or not. Trying again may help."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +61,24 @@ class ObjectStore(ABC):
     shared: bool
     """Whether other processes see the same objects."""
 
+    parallel: int = 64
+    """Calls that are worth making at the same time: one where a call takes no longer than handing it to a thread."""
+
     @abstractmethod
     def read(self, path: str) -> Found | None:
         """The object, or None when there is none."""
 
     @abstractmethod
-    def create(self, path: str, data: bytes) -> bool:
-        """Write an object that is not there yet, whole or not at all. False when it is there already: then nothing is
-        written.
+    def create(self, path: str, data: bytes) -> str | None:
+        """Write an object that is not there yet, whole or not at all; its version. None when it is there already: then
+        nothing is written.
         """
 
     @abstractmethod
-    def swap(self, path: str, data: bytes, version: str) -> bool:
-        """Replace an object whose version is still `version`. False when it is not: then nothing is written."""
+    def swap(self, path: str, data: bytes, version: str) -> str | None:
+        """Replace an object whose version is still `version`; its new version. None when it is not: then nothing is
+        written.
+        """
 
     @abstractmethod
     def delete(self, path: str) -> None:
@@ -119,23 +136,40 @@ def open_objects(prefix: str) -> ObjectStore:
 def put(objects: ObjectStore, path: str, data: bytes) -> Found:
     """Create an object unless it is there, and return what is there then: ours, if its bytes are `data`.
 
-    A reply can be lost after the write was done, so what counts is what is read back, not what the write answered.
+    A reply can be lost after the write was done, so what counts is what is read back, not what the write answered. A
+    store that does not answer is asked again for some seconds: what was made must not be lost for that.
 
     Raises:
+        NoAnswer: when the store does not answer at all.
         StoreError: when the object was not written, or the store contradicts itself.
     """
-    try:
-        if objects.create(path, data):
-            return Found(data, "")
-    except StoreError:
-        found = objects.read(path)
-        if found is None or found.data != data:
-            raise
+    waits = iter(WAITS)
+    while True:
+        try:
+            version = objects.create(path, data)
+            found = objects.read(path) if version is None else Found(data, version)
+        except NoAnswer:
+            wait = next(waits, None)
+            if wait is None:
+                raise
+            time.sleep(wait)
+            continue
+        if found is None:
+            raise StoreError(f"{objects.url}/{path}: is there and is not; the store contradicts itself, run again")
         return found
-    found = objects.read(path)
-    if found is None:
-        raise StoreError(f"{objects.url}/{path}: is there and is not; the store contradicts itself, run again")
-    return found
+
+
+def together(objects: ObjectStore, *calls: Callable[[], Any]) -> list[Any]:
+    """Make calls that do not depend on each other, at the same time where that is worth it; their results in order.
+
+    Raises:
+        what the first of them raised, in order, when all have ended.
+    """
+    if objects.parallel == 1 or len(calls) < 2:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(min(objects.parallel, len(calls))) as pool:
+        running = [pool.submit(call) for call in calls]
+    return [each.result() for each in running]
 
 
 def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError:

@@ -123,7 +123,10 @@ class CommittedOutput:
 
     @property
     def folder(self) -> str:
-        """Folder of the committed files, relative to the prefix."""
+        """Folder of the committed files, relative to the prefix; of an adopted output, where they were written."""
+        made = self.commit.adopted_from
+        if made is not None:
+            return f"{layout.attempt(made.id, made.key, made.attempt)}/out"
         return f"{layout.attempt(self.id, self.key, self.commit.attempt)}/out"
 
     @functools.cached_property

@@ -26,13 +26,13 @@ class DyingObjects(LocalObjects):
         if (when, operation) == (self.when, self.operation) and path.endswith(self.ending):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def create(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes) -> str | None:
         self._die("before", "create", path)
         created = super().create(path, data)
         self._die("after", "create", path)
         return created
 
-    def swap(self, path: str, data: bytes, version: str) -> bool:
+    def swap(self, path: str, data: bytes, version: str) -> str | None:
         self._die("before", "swap", path)
         swapped = super().swap(path, data, version)
         self._die("after", "swap", path)

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from marin_pipeline.core.errors import StoreError
-from marin_pipeline.store.objects import Found, ObjectInfo, ObjectStore, explain_os_error
+from marin_pipeline.store.objects import Found, NoAnswer, ObjectInfo, ObjectStore, explain_os_error
 
 Fault = Literal["before", "after", "denied after", "full"]
-"""`before`: an error, nothing written. `after`: written, then an error. `denied after`: written, and answered with
-False, as a client
-does that tries again after a lost reply. `full`: no room, nothing written."""
+"""`before`: an error, nothing written. `after`: written, then an error. `denied after`: written, and answered as if it
+had been there, as a client does that tries again after a lost reply. `full`: no room, nothing written."""
 
 Rule = Callable[[str, str], Fault | None]
 """Says what goes wrong with an operation (`read`, `create`, `swap`, `delete`) on a path."""
@@ -27,6 +25,7 @@ class FaultyObjects(ObjectStore):
         self._rule = rule
         self.url = objects.url
         self.shared = objects.shared
+        self.parallel = objects.parallel
         self.faults: list[tuple[str, str]] = []
         """What went wrong: operation and path."""
 
@@ -35,25 +34,25 @@ class FaultyObjects(ObjectStore):
         if fault is not None:
             self.faults.append((operation, path))
         if fault == "before":
-            raise StoreError(f"{self.url}/{path}: cannot {operation}: the store does not answer")
+            raise NoAnswer(f"{self.url}/{path}: cannot {operation}: the store does not answer")
         if fault == "full":
             raise explain_os_error(OSError(errno.ENOSPC, "No space left on device"), f"{self.url}/{path}", operation)
         return fault
 
-    def _answer(self, fault: Fault | None, operation: str, path: str, answer: bool) -> bool:
+    def _answer(self, fault: Fault | None, operation: str, path: str, answer: str | None) -> str | None:
         if fault == "after":
-            raise StoreError(f"{self.url}/{path}: cannot {operation}: the reply was lost")
-        return answer and fault is None
+            raise NoAnswer(f"{self.url}/{path}: cannot {operation}: the reply was lost")
+        return answer if fault is None else None
 
     def read(self, path: str) -> Found | None:
         self._fault("read", path)
         return self._objects.read(path)
 
-    def create(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes) -> str | None:
         fault = self._fault("create", path)
         return self._answer(fault, "create", path, self._objects.create(path, data))
 
-    def swap(self, path: str, data: bytes, version: str) -> bool:
+    def swap(self, path: str, data: bytes, version: str) -> str | None:
         fault = self._fault("swap", path)
         return self._answer(fault, "swap", path, self._objects.swap(path, data, version))
 

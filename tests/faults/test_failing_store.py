@@ -53,15 +53,35 @@ def test_a_failure_that_cannot_be_recorded_is_told_all_the_same(inline: Bench) -
     assert result.exit_code == 1
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marin_pipeline.run.scheduler.PATIENCE", (0,) * 4)
+    monkeypatch.setattr("marin_pipeline.store.objects.WAITS", (0, 0))
+
+
 @pytest.mark.parametrize("fault", ["before", "after"])
-def test_a_store_that_does_not_answer_during_the_run_fails_that_step_only(inline: Bench, fault: str) -> None:
+@pytest.mark.parametrize("object", ["lease.json", "spec.json", "manifest.json", "commits/1.json"])
+def test_a_store_that_does_not_answer_once_is_asked_again(inline: Bench, object: str, fault: str) -> None:
+    rule = nth("create", f"{words(text='a b').key[:16]}/{object}", fault)  # pyright: ignore[reportArgumentType]
+    assert set(with_faults(inline, rule).outcomes(TARGET).values()) == {"done"}
+
+
+def test_a_store_that_never_answers_fails_that_step_only(inline: Bench) -> None:
     session = inline.session(TARGET)
     looks = session.looks()
-    rule = nth("create", f"{words(text='a b').key[:16]}/lease.json", fault)  # pyright: ignore[reportArgumentType]
-    faulty = with_faults(inline, rule).session(TARGET)
-    result = faulty.run(looks=looks)
+    rule = always("create", f"{words(text='a b').key[:16]}/lease.json", "before")
+    result = with_faults(inline, rule).session(TARGET).run(inline.notices.append, looks)
     assert outcomes(result) == {"words": "failed", "times": "blocked", "number": "done"}
     assert "lease.json: cannot create" in failure(result)
+    assert [notice.verb for notice in inline.notices].count("retry") == 2
+
+
+def test_what_was_made_is_not_made_again_because_the_commit_was_not_answered(inline: Bench) -> None:
+    silent = iter([True] * 7 + [False] * 1000)
+    rule = always("create", "commits/1.json", "before")
+    result = with_faults(inline, lambda *asked: rule(*asked) if rule(*asked) and next(silent) else None).run(TARGET)
+    assert set(outcomes(result).values()) == {"done"}
+    assert len(list(inline.prefix.glob("steps/**/attempts/*"))) == len(TARGET) + 1
 
 
 def test_a_look_that_fails_in_the_loop_fails_that_step_only(inline: Bench) -> None:
@@ -98,6 +118,5 @@ def test_a_lost_reply_changes_nothing(inline: Bench, operation: str, object: str
 
 
 def test_a_release_that_fails_does_not_undo_a_commit(inline: Bench) -> None:
-    # The first swap of a lease renews it before the commit, the second one releases it.
-    result = with_faults(inline, nth("swap", "lease.json", "full", 2)).run(number(value=1))
+    result = with_faults(inline, nth("swap", "lease.json", "full")).run(number(value=1))
     assert result.ok

@@ -18,7 +18,7 @@ def main() -> None:
     won = 0
     for number in range(int(rounds)):
         if kind == "create":
-            won += objects.create(f"commits/{number}.json", f"{name} {number}".encode())
+            won += objects.create(f"commits/{number}.json", f"{name} {number}".encode()) is not None
         else:
             while True:
                 found = objects.read("counter")

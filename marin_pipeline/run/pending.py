@@ -1,0 +1,102 @@
+"""A step on its way: ready to run, then one attempt at it, then the record that is to be published."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from marin_pipeline.core.graph import Node
+from marin_pipeline.run.attempt import Finished
+from marin_pipeline.run.explain import Reason
+from marin_pipeline.run.history import now
+from marin_pipeline.run.plan import pieces_of
+from marin_pipeline.run.protocol import Claim
+from marin_pipeline.run.task import Task
+from marin_pipeline.store.commit import Commit, InputRecord, Look
+from marin_pipeline.store.lease import Holder, Lease, Waiting
+from marin_pipeline.store.resolved import resolved_digest
+
+
+@dataclass
+class Ready:
+    """A step that is to run as soon as there is room and its lease is free."""
+
+    node: Node
+    look: Look
+    """What was seen of its key when it was decided."""
+    waiting: Waiting
+    reasons: tuple[Reason, ...]
+    inputs: Mapping[str, InputRecord]
+    """What it will read, by role."""
+    forced: bool = False
+    """It reads nothing that earlier attempts left: no parts, no shards, no equal result."""
+    tries: Counter[str] = field(default_factory=Counter[str])
+    """Attempts that failed, by class."""
+    next_try: float = 0.0
+    """On the monotonic clock."""
+    announced: Holder | None = None
+    """Who was told to be at work on it."""
+
+    def resolved(self) -> str:
+        """Digest of what it is made from, its inputs by what they hold."""
+        read = {record.key: record.compared or record.output for record in self.inputs.values()}
+        return resolved_digest(self.node.declaration.spec, read)
+
+
+@dataclass
+class Attempt:
+    """One try that is going on."""
+
+    ready: Ready
+    claim: Claim
+    lease: Lease
+    task: Task
+    started: str
+    """UTC."""
+    clock: float
+    """When it started, on the monotonic clock."""
+    commit: Commit | None = None
+    """What is to be published, when it has run."""
+    worked: bool = False
+    """It kept finished parts."""
+    silences: int = 0
+    """How often the store did not answer when it was to be published."""
+
+    @property
+    def node(self) -> Node:
+        return self.ready.node
+
+    def finish(self, finished: Finished) -> None:
+        """Take what the attempt made as what is to be published."""
+        declaration = self.node.declaration
+        compared = {
+            "bitwise": finished.output,
+            "logical": finished.logical or finished.output,
+            "tolerance": None,
+        }
+        self.worked = finished.worked
+        self.commit = Commit(
+            number=self.task.number,
+            attempt=self.task.attempt,
+            fence=self.lease.fence,
+            manifest=finished.manifest,
+            output=finished.output,
+            compared=compared[declaration.exact],
+            inputs=self.ready.inputs,
+            resolved=self.claim.resolved,
+            code=declaration.code.digest,
+            pieces=pieces_of(self.node),
+            arguments=self.task.call,
+            fingerprint=finished.fingerprint,
+            started=self.started,
+            finished=now(),
+            seconds=round(finished.seconds, 3),
+            bytes=finished.bytes,
+        )
+
+
+def attempt_name() -> str:
+    """A name of its own for an attempt; later ones sort after earlier ones."""
+    return f"{now()[:19].replace('-', '').replace(':', '')}-{uuid.uuid4().hex[:8]}"
