@@ -1,5 +1,5 @@
-"""The layered graph on a store whose every call takes a while: how long it is until nothing is found to do, and how many
-calls one commit waits for, one after the other.
+"""The layered graph on a store whose every call takes a while: how long a run takes that finds nothing to do, and how
+many calls one commit waits for, one after the other.
 
     python tests/benchmarks/slow_store.py nothing --prefix STORE     STORE holds the outputs of layered.py
     python tests/benchmarks/slow_store.py commit --prefix EMPTY      one step without inputs, then one with two
@@ -65,8 +65,8 @@ class SlowObjects(ObjectStore):
         try:
             return asked(*arguments)
         finally:
-            path = next(argument for argument in reversed(arguments) if isinstance(argument, str))
-            path = arguments[0] if isinstance(arguments[0], str) else path
+            # `publish` gets the local folder first.
+            path = next(argument for argument in arguments if isinstance(argument, str))
             self.calls.append(Call(operation, path, began, time.monotonic()))
 
 
