@@ -249,57 +249,50 @@ def paired(folder: Path) -> dict[str, Any]:
     loop = median([measured(["loop.py"], folder / "loop")[0] for _ in range(COLD_ROUNDS)])
     check("the loop", {name: folder / "loop" / "out" / name for name, _, _ in graph()})
 
-    everything, cone_now = {name for name, _, _ in graph()}, cone()
-    costs: dict[str, dict[str, list[Run]]] = {
-        who: {kind: [] for kind in ("cold", "noop", "change")} for who in ("ours", "hamilton")
-    }
-    for number in range(COLD_ROUNDS):
-        ours, hamilton = Ours(folder / f"ours-{number}"), Hamilton(folder / f"hamilton-{number}")
-        cost, ran = ours.run()
-        costs["ours"]["cold"].append(cost)
-        cost, count = hamilton.run()
-        costs["hamilton"]["cold"].append(cost)
-        if ran != everything or count != len(everything):
-            raise SystemExit(f"an empty store: {len(ran)} of our steps and {count} of Hamilton's nodes ran")
+    everything, dirty = {name for name, _, _ in graph()}, cone()
+    ours: dict[str, list[Run]] = {"cold": [], "noop": [], "change": []}
+    hamilton: dict[str, list[Run]] = {"cold": [], "noop": [], "change": []}
+
+    def turn(kind: str, sides: tuple[Ours, Hamilton], salt: str = "0") -> tuple[set[str], int]:
+        cost, ran = sides[0].run(salt)
+        peer_cost, peer_ran = sides[1].run(salt)
+        ours[kind].append(cost)
+        hamilton[kind].append(peer_cost)
+        return ran, peer_ran
+
+    def must_run(kind: str, ran: set[str], peer_ran: int, expected: set[str]) -> None:
+        if ran != expected or peer_ran != len(expected):
+            raise SystemExit(
+                f"{kind}: {len(expected)} steps were to run; {len(ran)} of ours and {peer_ran} of Hamilton's did"
+            )
+
+    pairs = [(Ours(folder / f"ours-{each}"), Hamilton(folder / f"hamilton-{each}")) for each in range(COLD_ROUNDS)]
+    for pair in pairs:
+        must_run("cold", *turn("cold", pair), everything)
     for _ in range(ROUNDS):
-        cost, ran = ours.run()
-        costs["ours"]["noop"].append(cost)
-        cost, count = hamilton.run()
-        costs["hamilton"]["noop"].append(cost)
-        if ran or count:
-            raise SystemExit(f"nothing to do: {len(ran)} of our steps and {count} of Hamilton's nodes ran")
-    wrong, counts, peers = 0, [], []
-    for number in range(COLD_ROUNDS):
-        cost, ran = ours.run(str(number + 1))
-        costs["ours"]["change"].append(cost)
-        wrong += len(ran ^ cone_now)
-        counts.append(len(ran))
-        cost, count = hamilton.run(str(number + 1))
-        costs["hamilton"]["change"].append(cost)
-        peers.append(count)
-    cold, noop = ((costs["ours"][kind], costs["hamilton"][kind]) for kind in ("cold", "noop"))
-    mine = {kind: median(runs) for kind, runs in costs["ours"].items()}
+        must_run("noop", *turn("noop", pairs[-1]), set())
+    changes = [turn("change", pairs[-1], salt=str(number + 1)) for number in range(COLD_ROUNDS)]
+    changed = [ran for ran, _ in changes]
+    mine = {kind: median(runs) for kind, runs in ours.items()}
+    ratios = {
+        f"{kind}_{word}times_faster_than_hamilton": times_faster(ours[kind], hamilton[kind], figure)
+        for kind in ("cold", "noop")
+        for word, figure in (("", "seconds"), ("cpu_", "cpu_seconds"))
+    }
     return {
         "start": start,
         "loop": loop,
         "ours": mine,
-        "hamilton": {kind: median(runs) for kind, runs in costs["hamilton"].items()},
+        "hamilton": {kind: median(runs) for kind, runs in hamilton.items()},
         "steps": len(everything),
         "cold_ms_per_step": round(mine["cold"]["seconds"] / len(everything) * 1000, 3),
         "noop_beyond_start": round(mine["noop"]["seconds"] - start["seconds"], 3),
         "noop_cpu_beyond_start": round(mine["noop"]["cpu_seconds"] - start["cpu_seconds"], 3),
-        **{
-            f"{kind}_times_faster_than_hamilton": times_faster(*each, "seconds")
-            for kind, each in (("cold", cold), ("noop", noop))
-        },
-        **{
-            f"{kind}_cpu_times_faster_than_hamilton": times_faster(*each, "cpu_seconds")
-            for kind, each in (("cold", cold), ("noop", noop))
-        },
-        "change_ran": round(statistics.median(counts)),
-        "change_expected": len(cone_now),
-        "change_missed_or_needless": wrong,
-        "hamilton_change_ran": round(statistics.median(peers)),
+        **ratios,
+        "change_ran": round(statistics.median(len(ran) for ran in changed)),
+        "change_expected": len(dirty),
+        "change_missed_or_needless": sum(len(ran ^ dirty) for ran in changed),
+        "hamilton_change_ran": round(statistics.median(count for _, count in changes)),
     }
 
 
