@@ -120,10 +120,16 @@ def code_digest(
     Raises:
         InputError: when a file cannot be read or parsed, or a name is not at the top level of its file.
     """
+    question = file, qualname, (*classes, *uses), tuple(search)
+    if _held is not None and question in _asked:
+        return _asked[question]
     path = real_path(file)
     with _lock:
-        look = _look(os.path.dirname(path), root_of(path), _search_folders(tuple(map(os.fspath, search))))
-        return look.digest(path, qualname, tuple(dict.fromkeys([*classes, *uses])))
+        look = _look(os.path.dirname(path), root_of(path), _search_folders(tuple(map(os.fspath, question[3]))))
+        answer = look.digest(path, qualname, tuple(dict.fromkeys(question[2])))
+        if _held is not None:
+            _asked[question] = answer
+    return answer
 
 
 def module_digest(data: bytes, path: Path) -> str:
@@ -144,6 +150,8 @@ def unchanging() -> Generator[None, None, None]:
         yield
     finally:
         _held = outer
+        if outer is None:
+            _asked.clear()
 
 
 # Files, parsed once while they do not change
@@ -188,6 +196,8 @@ class _SourceFile:
 _lock = threading.Lock()
 _held: object | None = None
 """The `unchanging` block that is open."""
+_asked: dict[tuple[Path, str, tuple[tuple[Path, str], ...], tuple[Path, ...]], CodeDigest] = {}
+"""What was asked in it, and the answers."""
 _files: dict[str, tuple[Stamp, bool, _SourceFile]] = {}
 
 

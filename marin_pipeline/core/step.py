@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -94,6 +95,14 @@ class Step(Generic[P, R]):
         if inspect.isfunction(use) or inspect.isclass(use) or inspect.ismodule(use):
             return use
         raise DeclarationError(f"{self.where}: uses={use!r}: name functions, classes or modules with source")
+
+    @functools.cached_property
+    def used_places(self) -> list[tuple[Path, str]]:
+        """File and qualified name of what `uses` names."""
+        return [
+            (Path(inspect.getsourcefile(use) or ""), "" if isinstance(use, ModuleType) else use.__qualname__)
+            for use in self.uses
+        ]
 
     def _identity(self, given: str | None) -> str:
         if self.version is None:
@@ -221,20 +230,22 @@ class Declaration:
 def code_of(step: Step[Any, Any], arguments: Mapping[str, Any]) -> source.CodeDigest:
     """Digest of what `step` reaches with these arguments, found from files."""
     kinds = classes_in(list(arguments.values()))
-    classes = {(file, kind.__qualname__) for kind in kinds if (file := file_of(kind.__module__))}
-    uses = [
-        (Path(inspect.getsourcefile(use) or ""), "" if isinstance(use, ModuleType) else use.__qualname__)
-        for use in step.uses
-    ]
-    return function_digest(step.fn, sorted(classes), uses)
+    classes = {(file, kind.__qualname__) for kind in kinds if (file := file_of(kind.__module__))} if kinds else ()
+    return function_digest(step.fn, sorted(classes), step.used_places)
 
 
 def function_digest(
     fn: Callable[..., Any], classes: list[tuple[Path, str]], uses: list[tuple[Path, str]]
 ) -> source.CodeDigest:
     """Digest of what a module-level function reaches."""
-    search = tuple(Path(entry or ".").absolute() for entry in sys.path)
+    search = _search(tuple(sys.path), os.getcwd())
     return source.code_digest(_file_of_function(fn), fn.__qualname__, classes=classes, uses=uses, search=search)
+
+
+@functools.lru_cache(maxsize=16)
+def _search(entries: tuple[str, ...], here: str) -> tuple[Path, ...]:
+    """The import path, absolute."""
+    return tuple(Path(here, entry) for entry in entries)
 
 
 def file_of(module: str) -> Path | None:
@@ -243,6 +254,7 @@ def file_of(module: str) -> Path | None:
     return Path(file).absolute() if file and not projects.is_third_party(Path(file)) else None
 
 
+@functools.lru_cache(maxsize=4096)
 def _file_of_function(fn: Callable[..., Any]) -> Path:
     """The file that defines a function: below its decorators, which may come from elsewhere."""
     inner: Any = inspect.unwrap(fn)
