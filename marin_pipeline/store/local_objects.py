@@ -133,7 +133,7 @@ class LocalObjects(ObjectStore):
     def folder(self, path: str) -> Path:
         target = self.root / path
         try:
-            target.mkdir(parents=True, exist_ok=True)
+            _make_folder(os.fspath(target))
         except OSError as error:
             raise explain_os_error(error, target, "write") from error
         return target
@@ -170,6 +170,9 @@ def _linked(file: str, target: str) -> bool:
 
 def _make_folder(folder: str) -> None:
     try:
+        os.mkdir(folder)  # most often all above it is there
+    except FileNotFoundError:
         os.makedirs(folder, exist_ok=True)
     except FileExistsError as error:
-        raise NotADirectoryError(errno.ENOTDIR, "a file stands where a folder is needed", folder) from error
+        if not os.path.isdir(folder):
+            raise NotADirectoryError(errno.ENOTDIR, "a file stands where a folder is needed", folder) from error

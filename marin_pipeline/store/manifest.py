@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,9 @@ from marin_pipeline.store.objects import ObjectStore, explain_os_error
 
 VALUE = "value.json"
 """The file that holds the returned value."""
+
+WORTH_THREADS = 4 * 2**20
+"""Bytes from which on several files are hashed at the same time: they take some 3 ms, as starting the threads does."""
 
 
 @dataclass(frozen=True)
@@ -90,24 +92,23 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
         InputError: for a link or anything else that is not a file: its content could not be kept.
     """
     found: list[tuple[str, Path, int]] = []
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            path = Path(directory, name)
-            relative = path.relative_to(folder).as_posix()
-            information = path.lstat()
-            if not stat.S_ISREG(information.st_mode):
-                kind = "a link" if stat.S_ISLNK(information.st_mode) else "not a regular file"
-                raise InputError(f"the output {relative!r} is {kind}; write the content itself")
-            try:
-                relative.encode("utf-8")
-            except UnicodeEncodeError:
-                raise InputError(f"the output {relative!r} has a name that is not UTF-8; rename it") from None
-            found.append((relative, path, information.st_size))
-        for name in list(os.scandir(directory)):
-            if name.is_symlink() and name.is_dir():
-                raise InputError(
-                    f"the output {Path(name.path).relative_to(folder).as_posix()!r} is a link; write the content itself"
-                )
+    waiting = [(os.fspath(folder), "")]
+    while waiting:
+        directory, above = waiting.pop()
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                relative = above + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((entry.path, f"{relative}/"))
+                    continue
+                if not entry.is_file(follow_symlinks=False):
+                    kind = "a link" if entry.is_symlink() else "not a regular file"
+                    raise InputError(f"the output {relative!r} is {kind}; write the content itself")
+                try:
+                    relative.encode("utf-8")
+                except UnicodeEncodeError:
+                    raise InputError(f"the output {relative!r} has a name that is not UTF-8; rename it") from None
+                found.append((relative, Path(entry.path), entry.stat(follow_symlinks=False).st_size))
     return iter(sorted(found))
 
 
@@ -120,12 +121,7 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
     """
     written = list(files_below(folder))
     try:
-        with ThreadPoolExecutor(4) as pool:
-            digests = (
-                list(pool.map(content_digest, [file for _, file, _ in written]))
-                if len(written) > 1
-                else [content_digest(file) for _, file, _ in written]
-            )
+        digests = _digests([file for _, file, _ in written], sum(size for _, _, size in written))
     except OSError as error:
         raise explain_os_error(error, folder, "read what was written") from error
     objects.publish(folder, path)
@@ -142,3 +138,11 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
             raise InputError(f"the output {relative!r} was written and adopted from a shard; use two names")
         entries[relative] = Entry(relative, info.path, size, sha256, info.checksum)
     return Manifest(tuple(entries[relative] for relative in sorted(entries)))
+
+
+def _digests(files: list[Path], size: int) -> list[str]:
+    """Digests of files; at the same time where the bytes are worth the threads."""
+    if len(files) < 2 or size < WORTH_THREADS:
+        return [content_digest(file) for file in files]
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(content_digest, files))
