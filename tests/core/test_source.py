@@ -27,6 +27,7 @@ from marin_pipeline.core.source import (
     project_root,
     unchanging,
 )
+from tests.core.pythons import VERSIONS, python
 
 Others = Sequence[tuple[Path, str]]
 
@@ -500,17 +501,6 @@ GOLDEN = {
 }
 
 
-def pythons() -> dict[str, str]:
-    """Interpreters of the supported versions that this machine has."""
-    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
-    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for version in ("3.11", "3.12", "3.13"):
-        installed = [str(python) for python in sorted(versions.glob(f"{version}.*/bin/python"))]
-        if python := next(iter(installed), shutil.which(f"python{version}")):
-            found.setdefault(version, python)
-    return found
-
-
 def digests_elsewhere(distribution: Path, files: list[Path], python: str = sys.executable, seed: int = 0) -> list[str]:
     """Digests of `f` in the files, by another process that takes the package from `distribution`."""
     program = (
@@ -554,12 +544,12 @@ def distribution(tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-@pytest.mark.parametrize("version", pythons())
+@pytest.mark.parametrize("version", VERSIONS)
 def test_golden_digests_hold_on_every_python_and_hash_seed(tmp_path: Path, version: str) -> None:
     write(tmp_path, {f"{name}.py": source for name, (source, _) in GOLDEN.items()})
     files = [tmp_path / f"{name}.py" for name in GOLDEN]
     for seed in (0, 1, 2):
-        found = digests_elsewhere(Path(__file__).parents[2], files, pythons()[version], seed)
+        found = digests_elsewhere(Path(__file__).parents[2], files, python(version), seed)
         assert found == [golden for _, golden in GOLDEN.values()]
 
 
