@@ -393,11 +393,12 @@ def transform(value: Any, change: Callable[[Reference], Any]) -> Any:
         changed = {key: transform(item, change) for key, item in value.items()}
         return value if all(changed[key] is value[key] for key in value) else changed
     if is_set(value):
-        return frozenset(transform(item, change) for item in value)
+        moved = [(item, transform(item, change)) for item in value]
+        return value if all(new is old for old, new in moved) else frozenset(new for _, new in moved)
     if is_record(value):
         fields = [field.name for field in dataclasses.fields(value) if field.init]
-        moved = {
+        given = {
             name: new for name in fields if (new := transform(getattr(value, name), change)) is not getattr(value, name)
         }
-        return dataclasses.replace(value, **moved) if moved else value
+        return dataclasses.replace(value, **given) if given else value
     return value

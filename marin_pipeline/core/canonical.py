@@ -269,6 +269,8 @@ def why_refused(value: Any) -> str:
     kind = value.__class__
     if isinstance(value, type):
         return f"the class {value.__qualname__} has no stable identity as an argument; pass a plain value that names it"
+    if typing.get_origin(value) is not None:
+        return f"the type {value} has no stable identity as an argument; pass a plain value that names it"
     if isinstance(value, types.FunctionType) and value.__name__ == "<lambda>":
         return "a lambda has no stable identity; pass a plain value that names the choice, such as a string or an enum"
     if hasattr(value, "__fspath__"):
@@ -276,9 +278,10 @@ def why_refused(value: Any) -> str:
             f"the bare path {str(value)!r} says where, not what; use LocalFile({str(value)!r}), which is keyed by "
             "content, or a str if the text itself is the argument"
         )
-    if callable(value):
-        name = getattr(value, "__qualname__", kind.__qualname__)
-        return f"the function {name} has no stable identity as an argument; pass a plain value that names it"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return (
+            f"the function {value.__qualname__} has no stable identity as an argument; pass a plain value that names it"
+        )
     if _has_names(value):
         return f"the named tuple {kind.__qualname__} would lose its names; use @dataclass(frozen=True)"
     if isinstance(value, complex):
