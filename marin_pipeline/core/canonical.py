@@ -99,22 +99,22 @@ def digest(tree: Tree) -> str:
 
 def is_sequence(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     """Whether a value is keyed as a list. A named tuple is not: its names would be lost."""
-    return isinstance(value, (list, tuple)) and not _has_names(value) and not dataclasses.is_dataclass(value)
+    return issubclass(type(value), (list, tuple)) and not _has_names(value) and not dataclasses.is_dataclass(value)
 
 
 def _has_names(value: object) -> bool:
     """Whether a value is a named tuple, or one of Python's own, such as `time.struct_time`."""
-    return isinstance(value, tuple) and (hasattr(value, "_fields") or hasattr(value, "n_sequence_fields"))
+    return issubclass(type(value), tuple) and (hasattr(value, "_fields") or hasattr(value, "n_sequence_fields"))
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
     """Whether a value is keyed as a dict."""
-    return isinstance(value, Mapping) and not dataclasses.is_dataclass(value)
+    return issubclass(type(value), Mapping) and not dataclasses.is_dataclass(value)
 
 
 def is_set(value: object) -> TypeGuard[AbstractSet[Any]]:
     """Whether a value is keyed as a set."""
-    return isinstance(value, (set, frozenset)) and not dataclasses.is_dataclass(value)
+    return issubclass(type(value), (set, frozenset)) and not dataclasses.is_dataclass(value)
 
 
 def is_record(value: object) -> TypeGuard[DataclassInstance]:

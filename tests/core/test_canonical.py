@@ -267,7 +267,7 @@ def named() -> None: ...
         (datetime.UTC, "x: a datetime.timezone"),
         (time.gmtime(0), "the named tuple struct_time would lose its names"),
         (datetime.time(6, tzinfo=zoneinfo.ZoneInfo("Europe/Paris")), "the zone Europe/Paris has no offset from UTC"),
-        (Label("a"), "the dataclass Label is also a str"),
+        (Label("a"), "the dataclass Label is also a str"),  # pyright: ignore[reportArgumentType]
         (Table({"a": 1}), "the dataclass Table is also a Mapping"),
         (local_class(), "the class local_class.<locals>.Local is not what"),
         (dataclasses.make_dataclass("Made", [("x", int)], frozen=True)(1), "the class Made is not what"),

@@ -23,10 +23,11 @@ from marin_pipeline import (
     Tokens,
     absent_when,
     local_artifact,
+    run,
     step,
     test_context,
 )
-from marin_pipeline.core.errors import DeclarationError, InputError
+from marin_pipeline.core.errors import DeclarationError, InputError, MarinError
 from marin_pipeline.core.graph import Graph
 
 test_context.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]
@@ -144,6 +145,47 @@ def test_later_changes_of_an_argument_do_not_move_the_key() -> None:
     assert fit(seeds=[1, 2]).key == fitted.key
     assert read(sources=Sources()).key == documents.key
     assert Graph([documents]).nodes[documents.key].dependencies == {}
+
+
+@step
+def told(ctx: Context, lists: dict[str, list[int]], rules: Optimizer, parts: set[Artifact[int]]) -> dict[str, str]:
+    told = {"lists": repr(lists), "rules": repr(rules.schedule), "parts": repr(sorted(part.value for part in parts))}
+    lists.clear()  # the step's own copy
+    return told
+
+
+def test_what_a_caller_changes_after_declaring_reaches_neither_the_key_nor_the_run(tmp_path: Path) -> None:
+    lists, schedule, parts = {"b": [2], "a": [1, 1]}, [{"rate": [1]}], {count_words("a b"), count_words("a")}
+
+    def declared() -> Artifact[Any]:
+        return told(lists=lists, rules=Optimizer(schedule=schedule), parts=parts)
+
+    made, spec_before = declared(), spec(declared())
+    lists["a"].append(3)
+    lists["c"] = [4]
+    schedule[0]["rate"][0] = 9
+    parts.clear()
+    expected = {"lists": "{'a': [1, 1], 'b': [2]}", "rules": "[{'rate': [1]}]", "parts": "[1, 2]"}
+    result = run(made, prefix=str(tmp_path), backend="inline")
+    assert result.value == expected
+    assert spec(made) == spec_before
+    assert (lists["a"], declared().key == made.key) == ([1, 1, 3], False)
+
+
+def test_arguments_that_were_changed_in_the_declaration_itself_are_refused_where_the_step_runs(tmp_path: Path) -> None:
+    made = told(lists={"a": [1]}, rules=Optimizer(), parts=set())
+    assert made.declaration is not None
+    made.declaration.arguments["lists"]["a"].append(2)
+    with pytest.raises(MarinError, match="is declared otherwise where it runs than where the run began"):
+        run(made, prefix=str(tmp_path), backend="inline")
+
+
+def test_what_is_checked_where_a_step_runs_is_what_was_checked_when_it_was_declared() -> None:
+    for made in (fit(seeds=[1], optimizer=Optimizer(rate=1)), told({"a": [1]}, Optimizer(), {count_words("a")})):
+        assert made.declaration is not None
+        again = made.declaration.step.declare(made.declaration.arguments)
+        assert again.declaration is not None
+        assert again.declaration.spec == made.declaration.spec
 
 
 def test_a_default_that_is_a_list_is_not_shared() -> None:
