@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -259,6 +261,115 @@ def test_calling_a_step_with_a_context_points_to_the_function(tmp_path: Path) ->
     for call in (lambda: declare(ctx, text="a"), lambda: declare(ctx=ctx, text="a")):
         with pytest.raises(DeclarationError, match=r"use count_words.fn\(ctx, ...\) to run the function"):
             call()
+
+
+# What an edit moves
+
+OPTIONS = """
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    "A docstring."
+
+    size: int = 1
+
+    def doubled(self) -> int:
+        return self.size * 2  # a comment
+
+
+@dataclass(frozen=True)
+class Other:
+    size: int = 1
+"""
+STEPS = """
+from typing import Any
+
+from marin_pipeline import Context, step
+from moved_helpers import near
+
+
+@step
+def make(ctx: Context, options: Any = None, size: int = 3) -> int:
+    return near(size)
+
+
+@step(version=1)
+def numbered(ctx: Context, options: Any = None, size: int = 3) -> int:
+    return near(size)
+
+
+@step(uses=(near,))
+def blind(ctx: Context, size: int = 3) -> int:
+    return globals()["ne" + "ar"](size)
+"""
+EDITED = {
+    "moved_options.py": OPTIONS,
+    "moved_steps.py": STEPS,
+    "moved_helpers.py": "from moved_far import far\n\n\ndef near(x):\n    return far(x)\n",
+    "moved_far.py": "def far(x):\n    return x\n",
+    "pyproject.toml": '[project]\nname = "moved"\n',
+}
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> Iterator[Callable[..., tuple[str, str]]]:
+    """Imports the project anew, one text replaced in one of its files; gives key and code digest of a call."""
+
+    def declare(call: str, file: str = "", old: str = "", new: str = "") -> tuple[str, str]:
+        assert old in EDITED.get(file, "")
+        for name, text in EDITED.items():
+            (tmp_path / name).write_text(text.replace(old, new) if name == file else text)
+        for name in [name for name in sys.modules if name.startswith("moved_")]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        steps, options = importlib.import_module("moved_steps"), importlib.import_module("moved_options")
+        made = eval(call, {**vars(steps), **vars(options)}).declaration
+        return made.key, made.code.digest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        patch.setattr(sys, "dont_write_bytecode", True)
+        yield declare
+    for name in [name for name in sys.modules if name.startswith("moved_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("call", "file", "old", "new", "moves"),
+    [
+        ("make()", "moved_far.py", "return x", "return -x", "code and key"),
+        ("numbered()", "moved_far.py", "return x", "return -x", "code"),
+        ("blind()", "moved_far.py", "return x", "return -x", "code and key"),
+        ("make(Options())", "moved_options.py", "size * 2", "size * 3", "code and key"),
+        ("make([{'a': (Options(),)}])", "moved_options.py", "size * 2", "size * 3", "code and key"),
+        ("numbered(Options())", "moved_options.py", "size * 2", "size * 3", "code"),
+        ("make()", "moved_options.py", "size * 2", "size * 3", ""),
+        ("make(Options())", "moved_options.py", "# a comment", "# another", ""),
+        ("make(Options())", "moved_options.py", "A docstring.", "Another.", ""),
+        ("make(Options())", "moved_options.py", "\n\n\n@dataclass", "\n\n@dataclass", ""),
+        ("make()", "moved_steps.py", "size: int = 3", "size: int = 4", "key"),
+        ("make(size=3)", "moved_steps.py", "size: int = 3", "size: int = 4", ""),
+        ("numbered()", "moved_steps.py", "size: int = 3", "size: int = 4", "key"),
+        ("numbered()", "moved_steps.py", "version=1", "version=2", "key"),
+        ("make()", "moved_steps.py", "options: Any = None, size", "size", "code and key"),
+        ("make()", "pyproject.toml", "moved", "named_otherwise", ""),
+    ],
+)
+def test_an_edit_moves_what_it_changes_and_nothing_else(
+    declared: Callable[..., tuple[str, str]], call: str, file: str, old: str, new: str, moves: str
+) -> None:
+    key, code = declared(call)
+    new_key, new_code = declared(call, file, old, new)
+    assert (key != new_key, code != new_code) == ("key" in moves, "code" in moves)
+    assert declared(call) == (key, code)
+
+
+def test_a_step_with_a_version_is_named_by_its_project(declared: Callable[..., tuple[str, str]]) -> None:
+    key, code = declared("numbered()")
+    new_key, new_code = declared("numbered()", "pyproject.toml", "moved", "named_otherwise")
+    assert (key != new_key, code == new_code) == (True, True)
 
 
 # What is no step
