@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from marin_pipeline.core import canonical
 from marin_pipeline.core import graph as core_graph
 from marin_pipeline.core.errors import UsageError
 from marin_pipeline.core.graph import Graph, Node, rebuild
+from tests.core.costs import calls
 
 
 @step(version=1)
@@ -89,22 +88,6 @@ def test_a_diamond_of_a_billion_paths_is_walked_node_by_node() -> None:
         len(rebuild(graph, lambda node, arguments: {**arguments, "times": 2} if "times" in arguments else arguments))
         == 1
     )
-
-
-def calls(work: Callable[[], object]) -> int:
-    """How many functions are called, C functions included: a cost that no machine changes."""
-    count = 0
-
-    def counted(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(counted)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def test_a_step_in_a_deep_graph_costs_what_one_in_a_shallow_graph_costs() -> None:
