@@ -40,6 +40,9 @@ TAG = "~"
 MAX_DEPTH = 100
 """Deepest nesting of a value. Fixed, so that what one process could key, another one never fails to read back."""
 
+MAX_VALUES = 10_000_000
+"""Most values inside a value, those counted again that stand in several places: a spec of more is no spec but data."""
+
 MAX_BITS = 4096
 """Largest integer. Python prints no decimal above 4,300 digits unless it is told to."""
 
@@ -139,10 +142,14 @@ def children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def refuse_deep(value: Any, path: str) -> None:
-    """Raise a `DeclarationError` for a value that is nested too deeply, or holds itself."""
+    """Raise a `DeclarationError` for a value that is nested too deeply, holds too much, or holds itself."""
     stack = [(value, 0)]
+    count = 0
     while stack:
         item, depth = stack.pop()
+        count += 1
+        if count > MAX_VALUES:
+            raise DeclarationError(f"{path}: holds more than {MAX_VALUES:,} values; write them to a file and pass that")
         if depth > MAX_DEPTH:
             raise DeclarationError(
                 f"{path}: is nested more than {MAX_DEPTH} deep, or holds itself; make it flatter, or a file"

@@ -53,18 +53,17 @@ def decode(tree: Tree, annotation: Any, path: str, reference: ReadReference | No
 
 def _classes_of(annotation: Any, seen: set[Any]) -> Iterator[type]:
     annotation = plain(annotation)
-    for part in parts_of(annotation):
-        yield from _classes_of(part, seen)
-    kind = typing.get_origin(annotation) or annotation
-    if not isinstance(kind, type) or kind in seen:
-        return
-    seen.add(kind)
-    if dataclasses.is_dataclass(kind):
-        yield kind
-        for hint in annotations_of(kind).values():
-            yield from _classes_of(hint, seen)
-    elif issubclass(kind, enum.Enum):
-        yield kind
+    for part in (annotation, *map(plain, parts_of(annotation))):
+        kind = typing.get_origin(part) or part
+        if not isinstance(kind, type) or kind in seen:
+            continue
+        seen.add(kind)
+        if dataclasses.is_dataclass(kind):
+            yield kind
+            for hint in annotations_of(kind).values():
+                yield from _classes_of(hint, seen)
+        elif issubclass(kind, enum.Enum):
+            yield kind
 
 
 @dataclasses.dataclass(frozen=True)

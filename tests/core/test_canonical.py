@@ -30,6 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marin_pipeline import LocalFile, Runtime, Secret, absent_when
+from marin_pipeline.core import canonical
 from marin_pipeline.core.arguments import check
 from marin_pipeline.core.canonical import MAX_DEPTH, annotations_of, class_id, dumps, encode, marks_of, same
 from marin_pipeline.core.errors import DeclarationError
@@ -312,6 +313,16 @@ def test_deep_values_are_refused_and_never_crash() -> None:
     for value in (nested(MAX_DEPTH + 1), nested(100_000), endless):
         with pytest.raises(DeclarationError, match="x: is nested more than 100 deep"):
             encode(value, "x")
+
+
+def test_a_value_whose_parts_stand_in_many_places_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canonical, "MAX_VALUES", 1000)
+    value: Any = 1
+    for _ in range(60):
+        value = [value, value]
+    with pytest.raises(DeclarationError, match="x: holds more than 1,000 values; write them to a file"):
+        encode(value, "x")
+    assert encode([1] * 999, "x")
 
 
 def test_subclasses_of_plain_types_are_written_as_what_they_are() -> None:

@@ -31,6 +31,8 @@ from marin_pipeline import (
 )
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError
 from marin_pipeline.core.graph import Graph
+from tests.conftest import ROOT
+from tests.core.pythons import printed, python, start
 
 test_context.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]
 
@@ -516,6 +518,40 @@ def decorated(ctx: Context, text: str) -> int:
 def test_a_decorated_function_keeps_its_own_parameters() -> None:
     assert list(decorated.signature.parameters) == ["text"]
     assert decorated.file == Path(__file__)
+
+
+ALIASES = """
+from marin_pipeline import Context, step
+from marin_pipeline.core.reading import decode
+
+type Json = None | int | str | list[Json] | dict[str, Json]
+type Pair = tuple[int, float]
+
+
+@step(version=1)
+def make(ctx: Context, x: Json, y: Pair = (1, 2)) -> Json: ...
+
+
+if __name__ == "__main__":
+    value = {"a": [1, {"b": None}]}
+    print(make(x=value).declaration.spec.decode())
+    print(decode(value, Json, "x") == value)
+    try:
+        make(x=[1, {"a": 2.5}])
+    except TypeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_a_type_may_stand_inside_itself(tmp_path: Path, version: str) -> None:
+    (tmp_path / "aliases.py").write_text(ALIASES)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "aliases"\n')
+    out = printed(start(python(version), "aliases.py", path=(ROOT,), folder=tmp_path, seed="0")).splitlines()
+    assert out[0].startswith('{"arguments":{"x":{"a":[1,{"b":null}]},"y":[1,2.0]},"code"')
+    assert out[1] == "True"
+    expected = "x[1][a]: expected None | int | str | list[Json] | dict[str, Json], got 2.5 of type float"
+    assert out[2].endswith(expected)
 
 
 def refuses(arguments: Mapping[str, Any]) -> Any:
