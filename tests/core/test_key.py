@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http
 import importlib.util
+import inspect
 import json
 import re
 import shutil
@@ -113,7 +114,23 @@ def test_a_spec_holds_four_entries_and_nothing_else() -> None:
 
 # The same everywhere
 
-PROGRAM = """
+
+def library() -> list[list[str]]:
+    """Specs, keys and code digests of some of the library's own steps."""
+    from marin_pipeline import Artifact
+    from marin_pipeline.models.config import LlamaConfig
+    from steps.baselines import baselines
+    from steps.tokenize import tokenize
+    from steps.train import train
+
+    made = Artifact("0" * 64)
+    steps = [train(made, LlamaConfig(512, 64, 2, 4, 128), 2), tokenize(made, made), baselines(made, made)]
+    declarations = [step.declaration for step in steps]
+    return [[each.spec.decode(), each.key, each.code.digest] for each in declarations if each]
+
+
+PROGRAM = f"""
+{inspect.getsource(library)}
 
 if __name__ == "__main__":
     import http
@@ -123,8 +140,8 @@ if __name__ == "__main__":
     import recipes  # this file once more, as a module
 
     calls = json.load(sys.stdin)
-    both = [{**vars(module), "http": http} for module in (sys.modules["__main__"], recipes)]
-    print(json.dumps({call: [eval(call, names).key for names in both] for call in calls}))
+    both = [dict(vars(module), http=http) for module in (sys.modules["__main__"], recipes)]
+    print(json.dumps([dict((call, [eval(call, names).key for names in both]) for call in calls), library()]))
 """
 GOLDEN = {call: key for call, _, key in VECTORS if "numpy" not in call and "ml_dtypes" not in call}
 SEEDS = ("0", "1", "random")
@@ -150,8 +167,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_keys_are_equal_everywhere(tmp_path: Path, wheel: Path, version: str) -> None:
-    """On each Python: three hash seeds, from a checkout and from a wheel, as the program and as an imported module."""
+    """On each Python: three hash seeds, from a checkout and from a wheel, as the program and as an imported module.
+
+    So are those of the library's own steps, with the digests of their code.
+    """
     assert len(GOLDEN) >= 60
+    ours = library()
+    assert len(ours) == 3
     example = write_example(tmp_path / "example", PROGRAM)
     combinations = [(place, seed) for place in (ROOT, wheel) for seed in SEEDS]
     started = [
@@ -159,7 +181,7 @@ def test_keys_are_equal_everywhere(tmp_path: Path, wheel: Path, version: str) ->
     ]
     for combination, process in zip(combinations, started, strict=True):
         found = json.loads(printed(process, json.dumps(list(GOLDEN))))
-        assert found == {call: [key, key] for call, key in GOLDEN.items()}, combination
+        assert found == [{call: [key, key] for call, key in GOLDEN.items()}, ours], combination
 
 
 # Chains
