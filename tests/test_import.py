@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import resource
 import subprocess
 import sys
 
+import pytest
+
 import marin_pipeline
 from tests.conftest import ROOT
+from tests.core.pythons import VERSIONS, printed, python, start
 
 HEAVY = (
     "jax",
@@ -51,6 +55,41 @@ def test_importing_loads_nothing_heavy() -> None:
 
 def test_every_public_name_loads_nothing_heavy() -> None:
     assert not modules_after(DECLARING) & set(HEAVY)
+
+
+CORE = sorted(path.stem for path in (ROOT / "marin_pipeline" / "core").glob("[a-z]*.py"))
+LOADED = "import importlib, json, sys; from pathlib import Path\n" + "".join(
+    f"importlib.import_module('marin_pipeline.core.{name}')\n" for name in CORE
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_core_runs_where_nothing_is_installed(version: str) -> None:
+    program = f"{LOADED}print(json.dumps([sorted(sys.modules), sorted(sys.stdlib_module_names)]))"
+    loaded, standard = json.loads(printed(start(python(version), "-c", program, path=(ROOT,), folder=ROOT, seed="0")))
+    assert {f"marin_pipeline.core.{name}" for name in CORE} <= set(loaded)
+    others = {name.partition(".")[0] for name in loaded} - {*standard, "__main__", "marin_pipeline"}
+    assert [name for name in others if not name.startswith("_sysconfigdata")] == []  # a part of sysconfig
+
+
+def test_the_core_names_nothing_but_the_standard_library_and_itself() -> None:
+    """Inside functions too; but for what makes a dtype from its name, for a value that holds one."""
+    found: set[tuple[str, str]] = set()
+    for name in CORE:
+        for node in ast.walk(ast.parse((ROOT / "marin_pipeline" / "core" / f"{name}.py").read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0
+                found.add((name, node.module or ""))
+            elif isinstance(node, ast.Import):
+                found |= {(name, alias.name) for alias in node.names}
+    foreign = {
+        (name, module)
+        for name, module in found
+        if not f"{module}.".startswith("marin_pipeline.core.")
+        and module.partition(".")[0] not in sys.stdlib_module_names
+    }
+    # The type checker alone reads _typeshed.
+    assert {each for each in foreign if each[1] != "_typeshed"} == {("dtypes", "numpy")}
 
 
 def cpu_seconds(program: str) -> float:

@@ -13,28 +13,36 @@ UNIONS = (typing.Union, types.UnionType)
 """What `typing.get_origin` gives for `int | None` and for `Optional[int]`."""
 
 
-def describe(annotation: Any) -> str:
-    """An annotation as a person would write it."""
-    annotation = plain(annotation)
+def describe(annotation: Any, around: tuple[Any, ...] = ()) -> str:
+    """An annotation as a person would write it; one that stands inside itself (`around`) by its name."""
+    name, annotation = getattr(annotation, "__name__", str(annotation)), plain(annotation)
+    if any(annotation is each for each in around):
+        return name
+    around = (*around, annotation)
     if annotation is None or annotation is type(None):
         return "None"
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in UNIONS:
-        return " | ".join(describe(arg) for arg in args)
+        return " | ".join(describe(arg, around) for arg in args)
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(arg) for arg in args)
     if origin is not None:
         name = getattr(origin, "__name__", str(origin))
-        return f"{name}[{', '.join('...' if arg is Ellipsis else describe(arg) for arg in args)}]"
+        return f"{name}[{', '.join('...' if arg is Ellipsis else describe(arg, around) for arg in args)}]"
     return getattr(annotation, "__name__", str(annotation))
 
 
 def parts_of(annotation: Any) -> Iterator[Any]:
-    """The annotations inside an annotation, at any depth."""
-    for part in typing.get_args(annotation):
-        if typing.get_origin(annotation) is not typing.Literal:
-            yield part
-            yield from parts_of(plain(part))
+    """The annotations inside an annotation, at any depth; `type Tree = list[Tree]` stands inside itself."""
+    seen: dict[int, Any] = {}
+    waiting = [annotation]
+    while waiting:
+        whole = waiting.pop()
+        if id(whole) not in seen and typing.get_origin(whole) is not typing.Literal:
+            seen[id(whole)] = whole
+            parts = typing.get_args(whole)
+            yield from parts
+            waiting += map(plain, parts)
 
 
 def type_arguments(annotation: Any) -> Mapping[Any, Any]:

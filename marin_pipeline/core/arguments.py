@@ -16,7 +16,7 @@ import operator
 import reprlib
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from marin_pipeline.core.annotations import UNIONS, describe, parts_of, substituted, type_arguments
@@ -25,20 +25,21 @@ from marin_pipeline.core.canonical import (
     Reference,
     annotations_of,
     children,
-    dtype_name,
-    dtype_named,
+    dumps,
     encode,
     fields_of,
     is_mapping,
     is_record,
     is_sequence,
     is_set,
+    key_text,
     marks_of,
     plain,
     refuse_deep,
     same,
     why_refused,
 )
+from marin_pipeline.core.dtypes import dtype_name, dtype_named
 from marin_pipeline.core.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ class Record:
 
     class_id: str
     fields: dict[str, Any]
+
+    def __hash__(self) -> int:
+        return hash(self.class_id)  # its fields may hold lists, and it may stand in a set
 
     def described(self) -> str:
         """What this is, for errors."""
@@ -152,8 +156,8 @@ def coerce(value: Any, annotation: Any, path: str) -> Any:
     if kind in _SETS:
         if not is_set(value):
             raise _mismatch(value, annotation, path)
-        items = [coerce(each, args[0] if args else Any, f"{path}{{}}") for each in value]
-        return set(items) if kind is set else frozenset(map(hashable, items))
+        items = frozen((coerce(each, args[0] if args else Any, f"{path}{{}}") for each in value), path)
+        return set(items) if kind is set else items
     if isinstance(kind, type):
         return _check_plain(value, annotation, kind, path)
     raise _unknown(annotation, path, "use plain types, list, tuple, dict, set, frozen dataclasses, Artifact or File")
@@ -168,8 +172,26 @@ def _python_number(value: Any) -> Any:
     return item if type(item) in (bool, int, float, str) else value
 
 
-def hashable(item: Any) -> Any:
-    return tuple(map(hashable, item)) if is_sequence(item) else item
+def frozen(items: Iterable[Any], path: str) -> frozenset[Any]:
+    """The items of a set, lists and sets among them made tuples and frozensets.
+
+    Raises:
+        DeclarationError: for an item that is in no set once it is as its annotation says.
+    """
+    held = [_hashable(item) for item in items]
+    try:
+        return frozenset(held)
+    except TypeError as error:
+        raise DeclarationError(
+            f"{path}: holds what no set can hold ({error}); declare the fields of its items as tuples and frozensets, "
+            "or use a list"
+        ) from None
+
+
+def _hashable(item: Any) -> Any:
+    if is_sequence(item):
+        return tuple(map(_hashable, item))
+    return frozenset(map(_hashable, item)) if is_set(item) else item
 
 
 def _check_union(value: Any, annotation: Any, args: tuple[Any, ...], path: str) -> Any:
@@ -229,26 +251,23 @@ def _check_sequence(value: Any, annotation: Any, kind: Any, args: tuple[Any, ...
 def _check_mapping(value: Any, annotation: Any, args: tuple[Any, ...], path: str) -> dict[str, Any]:
     if not is_mapping(value):
         raise _mismatch(value, annotation, path)
-    return {key: coerce(value[key], args[1] if args else Any, f"{path}[{key}]") for key in _keys(value, path)}
+    return {key: coerce(item, args[1] if args else Any, f"{path}[{key}]") for key, item in _entries(value, path)}
 
 
-def _keys(value: Mapping[Any, Any], path: str) -> list[str]:
-    """The keys in order: two dicts of one key must not make a step write different bytes."""
-    for key in value:
-        if not isinstance(key, str) or isinstance(key, enum.Enum):
-            raise DeclarationError(f"{path}: the dict key {key!r} is a {type(key).__name__}; keys must be strings")
-    return sorted(value)
+def _entries(value: Mapping[Any, Any], path: str) -> list[tuple[str, Any]]:
+    """The entries in the order of their keys: two dicts of one key must not make a step write different bytes."""
+    return sorted(((key_text(key, path), item) for key, item in value.items()), key=operator.itemgetter(0))
 
 
 def _check_plain(value: Any, annotation: Any, kind: type, path: str) -> Any:
     is_number = isinstance(value, (int, float)) and not isinstance(value, (bool, enum.Enum))
     if kind is float and is_number:
         try:
-            return float(value)
+            return float(_leaf(value, path))
         except OverflowError:
             raise _mismatch(value, annotation, path) from None
     if kind is int and is_number and isinstance(value, int):
-        return _leaf(operator.index(value), path)
+        return _leaf(value, path)
     if kind is str and isinstance(value, str) and not isinstance(value, enum.Enum):
         return _leaf(value, path)
     if kind in (bool, type(None)) and type(value) is kind:
@@ -271,6 +290,8 @@ def _leaf(value: Any, path: str) -> Any:
     tree = encode(value, path)
     if isinstance(tree, (bool, int, float, str)) or tree is None:
         return tree
+    if "~float" in tree:
+        return float(tree["~float"])
     return dtype_named(tree["~dtype"]) if "~dtype" in tree else value
 
 
@@ -317,27 +338,43 @@ def _snapshot(value: Any, path: str) -> Any:
     if is_sequence(value):
         return [_snapshot(item, inner) for inner, item in children(value, path)]
     if is_mapping(value):
-        return {key: _snapshot(value[key], f"{path}[{key}]") for key in _keys(value, path)}
+        return {key: _snapshot(item, f"{path}[{key}]") for key, item in _entries(value, path)}
     if is_set(value):
-        return frozenset(hashable(_snapshot(item, inner)) for inner, item in children(value, path))
+        return frozen((_snapshot(item, inner) for inner, item in children(value, path)), path)
     return _rebuild(value, path) if is_record(value) else _leaf(value, path)
 
 
 # Walking --------------------------------------------------------------------------------------------------------------
 
 
-def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+Children = Callable[[Any, str], Iterable[tuple[str, Any]]]
+
+
+def _walk(value: Any, path: str, inside: Children = children) -> Iterator[tuple[str, Any]]:
     """`value` and everything inside it, each with its path, in the order in which it is written."""
     stack = [(path, value)]
     while stack:
         where, item = stack.pop()
         yield where, item
-        stack.extend(reversed(list(children(item, where))))
+        stack.extend(reversed(list(inside(item, where))))
+
+
+def _numbered(value: Any, path: str) -> Iterable[tuple[str, Any]]:
+    """Like `children`, the items of a set in the order in which they are written, and with numbers."""
+    if not is_set(value):
+        return children(value, path)
+    items = sorted(value, key=lambda item: dumps(encode(item, path)))
+    return ((f"{path}{{{index}}}", item) for index, item in enumerate(items))
 
 
 def references(value: Any, path: str) -> Iterator[tuple[str, Reference]]:
-    """Every artifact, file and secret inside `value`, with its role: the path at which it stands."""
+    """Every artifact, file and secret inside `value`, with the path at which it stands."""
     return ((where, item) for where, item in _walk(value, path) if isinstance(item, Reference))
+
+
+def roles(value: Any, path: str) -> Iterator[tuple[str, Reference]]:
+    """Every artifact, file and secret inside a checked value, each with a path of its own, in one order."""
+    return ((where, item) for where, item in _walk(value, path, _numbered) if isinstance(item, Reference))
 
 
 def classes_in(value: Any) -> Iterator[type]:
@@ -356,11 +393,12 @@ def transform(value: Any, change: Callable[[Reference], Any]) -> Any:
         changed = {key: transform(item, change) for key, item in value.items()}
         return value if all(changed[key] is value[key] for key in value) else changed
     if is_set(value):
-        return frozenset(transform(item, change) for item in value)
+        moved = [(item, transform(item, change)) for item in value]
+        return value if all(new is old for old, new in moved) else frozenset(new for _, new in moved)
     if is_record(value):
         fields = [field.name for field in dataclasses.fields(value) if field.init]
-        moved = {
+        given = {
             name: new for name in fields if (new := transform(getattr(value, name), change)) is not getattr(value, name)
         }
-        return dataclasses.replace(value, **moved) if moved else value
+        return dataclasses.replace(value, **given) if given else value
     return value

@@ -12,7 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, NewType, Protocol, TypeVar, get_args, get_origin
 
 from marin_pipeline.core.annotations import UNIONS, describe
 from marin_pipeline.core.canonical import Reference, Tree
@@ -198,6 +198,8 @@ class Artifact(Reference, Generic[T_co]):
 
 def _fits(kind: Any, wanted: Any) -> bool:
     """Whether a value of `kind` is one of `wanted`, as far as that can be told without the value."""
+    if isinstance(kind, NewType) and kind is not wanted:
+        return _fits(kind.__supertype__, wanted)
     if Any in (kind, wanted) or wanted in (object, kind) or isinstance(wanted, TypeVar):
         return True
     if get_origin(kind) in UNIONS:

@@ -13,7 +13,6 @@ import datetime
 import enum
 import functools
 import hashlib
-import importlib
 import json
 import math
 import sys
@@ -25,6 +24,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
+from marin_pipeline.core.dtypes import dtype_name
 from marin_pipeline.core.errors import DeclarationError
 from marin_pipeline.core.projects import is_third_party, module_id
 
@@ -39,6 +39,9 @@ TAG = "~"
 
 MAX_DEPTH = 100
 """Deepest nesting of a value. Fixed, so that what one process could key, another one never fails to read back."""
+
+MAX_VALUES = 10_000_000
+"""Most values inside a value, those counted again that stand in several places: a spec of more is no spec but data."""
 
 MAX_BITS = 4096
 """Largest integer. Python prints no decimal above 4,300 digits unless it is told to."""
@@ -99,21 +102,22 @@ def digest(tree: Tree) -> str:
 
 def is_sequence(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     """Whether a value is keyed as a list. A named tuple is not: its names would be lost."""
-    return isinstance(value, list) or (isinstance(value, tuple) and not _has_names(value))
+    return issubclass(type(value), (list, tuple)) and not _has_names(value) and not dataclasses.is_dataclass(value)
 
 
-def _has_names(value: Any) -> bool:
-    return hasattr(value, "_fields")
+def _has_names(value: object) -> bool:
+    """Whether a value is a named tuple, or one of Python's own, such as `time.struct_time`."""
+    return issubclass(type(value), tuple) and (hasattr(value, "_fields") or hasattr(value, "n_sequence_fields"))
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
     """Whether a value is keyed as a dict."""
-    return isinstance(value, Mapping)
+    return issubclass(type(value), Mapping) and not dataclasses.is_dataclass(value)
 
 
 def is_set(value: object) -> TypeGuard[AbstractSet[Any]]:
     """Whether a value is keyed as a set."""
-    return isinstance(value, (set, frozenset))
+    return issubclass(type(value), (set, frozenset)) and not dataclasses.is_dataclass(value)
 
 
 def is_record(value: object) -> TypeGuard[DataclassInstance]:
@@ -138,10 +142,14 @@ def children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def refuse_deep(value: Any, path: str) -> None:
-    """Raise a `DeclarationError` for a value that is nested too deeply, or holds itself."""
+    """Raise a `DeclarationError` for a value that is nested too deeply, holds too much, or holds itself."""
     stack = [(value, 0)]
+    count = 0
     while stack:
         item, depth = stack.pop()
+        count += 1
+        if count > MAX_VALUES:
+            raise DeclarationError(f"{path}: holds more than {MAX_VALUES:,} values; write them to a file and pass that")
         if depth > MAX_DEPTH:
             raise DeclarationError(
                 f"{path}: is nested more than {MAX_DEPTH} deep, or holds itself; make it flatter, or a file"
@@ -168,6 +176,8 @@ def _encode(value: Any, path: str, form: Form) -> Tree:
         return value
     if isinstance(value, enum.Enum):
         return _encode_enum(value, path)
+    if is_record(value):
+        return _encode_record(value, path, form)
     if isinstance(value, str):
         return _text(value, path)
     if isinstance(value, int):
@@ -175,26 +185,29 @@ def _encode(value: Any, path: str, form: Form) -> Tree:
             raise DeclarationError(
                 f"{path}: an integer of {value.bit_length()} bits; {MAX_BITS} is the most, pass it as text or bytes"
             )
-        return int(value)
+        return int.__int__(value)
     if isinstance(value, float):
-        number = float(value)
+        number = float.__float__(value)
         return number if math.isfinite(number) else {"~float": repr(number)}
     if isinstance(value, Reference):
         return form.reference(value, path)
     if is_sequence(value):
         return [_encode(item, inner, form) for inner, item in children(value, path)]
     if is_mapping(value):
-        return {_escape(key, path): _encode(item, f"{path}[{key}]", form) for key, item in value.items()}
+        return {_escape(key_text(key, path)): _encode(item, f"{path}[{key}]", form) for key, item in value.items()}
     if is_set(value):
         found = {dumps(tree): tree for tree in (_encode(item, f"{path}{{}}", form) for item in value)}
         return {"~set": [found[written] for written in sorted(found)]}
-    if is_record(value):
-        return _encode_record(value, path, form)
     return _encode_leaf(value, path)
 
 
 def _encode_leaf(value: Any, path: str) -> Tree:
     # Exact types: a subclass (such as pandas' Timestamp) may hold more than is written here.
+    if type(value) in (datetime.datetime, datetime.time) and value.tzinfo is not None and value.utcoffset() is None:
+        raise DeclarationError(
+            f"{path}: {value.isoformat()} in the zone {value.tzinfo} has no offset from UTC, as it has no date; pass a "
+            "datetime, or leave the zone out"
+        )
     if type(value) is bytes:
         return {"~bytes": base64.b64encode(value).decode("ascii")}
     if type(value) is datetime.datetime:
@@ -217,7 +230,7 @@ def _encode_enum(value: enum.Enum, path: str) -> Tree:
         raise DeclarationError(
             f"{path}: {value!r} is a combination of flags; pass a set of members of {kind.__qualname__}"
         )
-    return {"~enum": class_id(kind), "name": _text(value.name, path)}
+    return {"~enum": _identity(kind, path), "name": _text(value.name, path)}
 
 
 def _text(value: str, path: str) -> str:
@@ -232,10 +245,18 @@ def _text(value: str, path: str) -> str:
     return text
 
 
-def _escape(key: Any, path: str) -> str:
+def key_text(key: Any, path: str) -> str:
+    """A dict's key as plain text.
+
+    Raises:
+        DeclarationError: for one that is no text, or that UTF-8 cannot write.
+    """
     if not isinstance(key, str) or isinstance(key, enum.Enum):
         raise DeclarationError(f"{path}: the dict key {key!r} is a {type(key).__name__}; keys must be strings")
-    text = _text(key, path)
+    return _text(key, path)
+
+
+def _escape(text: str) -> str:
     return TAG + text if text.startswith(TAG) else text
 
 
@@ -247,7 +268,7 @@ def _encode_record(value: DataclassInstance, path: str, form: Form) -> Tree:
         if (field.marks.runtime and not form.runtime) or is_absent(item, field.marks):
             continue
         written[field.name] = _encode(item, inner, form)
-    return {"~data": class_id(type(value)), "fields": written}
+    return {"~data": _identity(type(value), path), "fields": written}
 
 
 def why_refused(value: Any) -> str:
@@ -255,6 +276,8 @@ def why_refused(value: Any) -> str:
     kind = value.__class__
     if isinstance(value, type):
         return f"the class {value.__qualname__} has no stable identity as an argument; pass a plain value that names it"
+    if typing.get_origin(value) is not None:
+        return f"the type {value} has no stable identity as an argument; pass a plain value that names it"
     if isinstance(value, types.FunctionType) and value.__name__ == "<lambda>":
         return "a lambda has no stable identity; pass a plain value that names the choice, such as a string or an enum"
     if hasattr(value, "__fspath__"):
@@ -262,9 +285,10 @@ def why_refused(value: Any) -> str:
             f"the bare path {str(value)!r} says where, not what; use LocalFile({str(value)!r}), which is keyed by "
             "content, or a str if the text itself is the argument"
         )
-    if callable(value):
-        name = getattr(value, "__qualname__", kind.__qualname__)
-        return f"the function {name} has no stable identity as an argument; pass a plain value that names it"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return (
+            f"the function {value.__qualname__} has no stable identity as an argument; pass a plain value that names it"
+        )
     if _has_names(value):
         return f"the named tuple {kind.__qualname__} would lose its names; use @dataclass(frozen=True)"
     if isinstance(value, complex):
@@ -277,43 +301,6 @@ def why_refused(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"an array ({full_name}) cannot be keyed; pass plain numbers or lists of them, or a file"
     return f"a {full_name} cannot be keyed; use plain values, frozen dataclasses, enums, lists, dicts or files"
-
-
-def dtype_named(name: str) -> Any:
-    """The dtype with this name."""
-    import numpy
-
-    try:
-        return numpy.dtype(name)
-    except TypeError:
-        importlib.import_module("ml_dtypes")  # makes bfloat16 and the like known to numpy
-        return numpy.dtype(name)
-
-
-def dtype_name(value: Any) -> str | None:
-    """The name of a numpy or jax dtype (`float32`, `bfloat16`), or None for anything else.
-
-    None too for a dtype that its name does not give back: with fields, a length or a foreign byte order. Loads no
-    numpy.
-    """
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return None
-    found: Any = value
-    if not isinstance(value, numpy.dtype):
-        is_scalar_type = isinstance(value, type) and issubclass(value, numpy.generic)
-        found = _dtype(value) if is_scalar_type else getattr(value, "dtype", None)
-        if not isinstance(found, numpy.dtype) or hasattr(value, "shape") != is_scalar_type:
-            return None
-    return str(found.name) if found.kind != "O" and _dtype(found.name) == found else None
-
-
-def _dtype(what: Any) -> Any:
-    """`numpy.dtype(what)`; None for an abstract class, or a name that numpy does not know."""
-    try:
-        return sys.modules["numpy"].dtype(what)
-    except TypeError:
-        return None
 
 
 def same(left: Any, right: Any) -> bool:
@@ -446,6 +433,12 @@ def fields_of(kind: type[DataclassInstance], path: str) -> tuple[Field, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _fields(kind: Any) -> tuple[Field, ...]:
+    for plain_kind in (str, int, float, bytes, list, tuple, set, frozenset, Mapping):
+        if issubclass(kind, plain_kind):
+            raise DeclarationError(
+                f"the dataclass {kind.__qualname__} is also a {plain_kind.__name__}, and what it holds as such is in "
+                "none of its fields; make it a field"
+            )
     if not kind.__dataclass_params__.frozen:
         raise DeclarationError(
             f"the dataclass {kind.__qualname__} is not frozen and could change after it was keyed; "
@@ -461,6 +454,27 @@ def _fields(kind: Any) -> tuple[Field, ...]:
         Field(field.name, hints[field.name], marks_of(hints[field.name]), field.init)
         for field in dataclasses.fields(kind)
     )
+
+
+def _identity(kind: type, path: str) -> str:
+    try:
+        _refuse_lost(kind)
+    except DeclarationError as error:
+        raise DeclarationError(f"{path}: {error}") from None
+    return class_id(kind)
+
+
+@functools.lru_cache(maxsize=4096)
+def _refuse_lost(kind: type) -> None:
+    """Raise a `DeclarationError` for a class that its name does not give back: another one may come to bear it."""
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if found is not kind:
+        raise DeclarationError(
+            f"the class {kind.__qualname__} is not what {kind.__module__} holds under this name; define it once, with "
+            "`class`, at the top level of a file"
+        )
 
 
 @functools.lru_cache(maxsize=4096)

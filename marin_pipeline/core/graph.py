@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from marin_pipeline.core.arguments import references, transform
+from marin_pipeline.core.arguments import roles, transform
 from marin_pipeline.core.artifact import Artifact, OutputFile
 from marin_pipeline.core.canonical import Reference
 from marin_pipeline.core.errors import UsageError
@@ -161,7 +161,7 @@ def artifact_references(artifact: Artifact[Any]) -> list[tuple[str, Artifact[Any
         return []
     found: list[tuple[str, Artifact[Any]]] = []
     for name, value in artifact.declaration.arguments.items():
-        for role, reference in references(value, name):
+        for role, reference in roles(value, name):
             needed = _artifact_of(reference)
             if needed is not None:
                 found.append((role, needed))

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from marin_pipeline.core.annotations import parts_of
-from marin_pipeline.core.arguments import Record, check, coerce, construct, hashable
+from marin_pipeline.core.arguments import Record, check, coerce, construct, frozen
 from marin_pipeline.core.canonical import (
     MISSING,
     TAG,
     Tree,
     annotations_of,
     class_id,
-    dtype_named,
     fields_of,
     is_mapping,
     is_sequence,
     plain,
 )
+from marin_pipeline.core.dtypes import dtype_named
 from marin_pipeline.core.errors import DeclarationError
 from marin_pipeline.core.projects import module_id
 
@@ -53,18 +53,17 @@ def decode(tree: Tree, annotation: Any, path: str, reference: ReadReference | No
 
 def _classes_of(annotation: Any, seen: set[Any]) -> Iterator[type]:
     annotation = plain(annotation)
-    for part in parts_of(annotation):
-        yield from _classes_of(part, seen)
-    kind = typing.get_origin(annotation) or annotation
-    if not isinstance(kind, type) or kind in seen:
-        return
-    seen.add(kind)
-    if dataclasses.is_dataclass(kind):
-        yield kind
-        for hint in annotations_of(kind).values():
-            yield from _classes_of(hint, seen)
-    elif issubclass(kind, enum.Enum):
-        yield kind
+    for part in (annotation, *map(plain, parts_of(annotation))):
+        kind = typing.get_origin(part) or part
+        if not isinstance(kind, type) or kind in seen:
+            continue
+        seen.add(kind)
+        if dataclasses.is_dataclass(kind):
+            yield kind
+            for hint in annotations_of(kind).values():
+                yield from _classes_of(hint, seen)
+        elif issubclass(kind, enum.Enum):
+            yield kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +89,7 @@ class _Reader:
             kind = self._find_class(tree[tag])
             return Record(tree[tag], {"name": tree["name"]}) if kind is None else kind.__members__[tree["name"]]
         if tag == "~set":
-            return frozenset(hashable(self.read(item, f"{path}{{}}")) for item in tree[tag])
+            return frozen((self.read(item, f"{path}{{}}") for item in tree[tag]), path)
         if tag in _LEAVES:
             return _LEAVES[tag](tree[tag])
         if self.reference is None:

@@ -7,6 +7,8 @@ import dataclasses
 import datetime
 import enum
 import json
+import pickle
+import random
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ from marin_pipeline.core.arguments import (
     checked_annotations,
     classes_in,
     references,
+    roles,
     transform,
 )
 from marin_pipeline.core.canonical import Form, dumps, encode, same
@@ -123,6 +126,15 @@ class Typed(typing.TypedDict):
         (1, Union[float, None], 1.0),  # noqa: UP007
         (1, float | int, 1),
         (True, int | bool, True),
+        ([1], list[float] | list[int], [1.0]),
+        ([1], list[int] | list[float], [1]),
+        ({(1, 2)}, set[list[int]], {(1, 2)}),
+        ({frozenset({1})}, frozenset[set[int]], frozenset({frozenset({1})})),
+        ({frozenset({1})}, Any, frozenset({frozenset({1})})),
+        (np.int64(3), int | str, 3),
+        (collections.OrderedDict(b=1, a=2), dict[str, int], {"a": 2, "b": 1}),
+        (collections.defaultdict(int, a=1), Any, {"a": 1}),
+        (collections.UserDict(a=1), Any, {"a": 1}),
         ("a", Literal["a", 1], "a"),
         (1, Literal["a", 1], 1),
         (Colour.RED, Colour, Colour.RED),
@@ -183,6 +195,9 @@ def test_a_value_becomes_what_its_annotation_says(value: Any, annotation: Any, e
         (Path("a"), str, "use LocalFile('a')"),
         (np.zeros(2), list[float], "got a ndarray: an array"),
         (lambda: 1, typing.Callable[[], int], "a lambda has no stable identity"),
+        ({"\ud800": 1}, dict[str, int], "unpaired surrogate U+D800"),
+        ({Box((1, 2))}, frozenset[Box[Any]], "x: holds what no set can hold (unhashable type: 'list')"),
+        ({(1, frozenset({"a"}))}, frozenset[tuple[int, frozenset[int]]], "x{}[1]{}: expected int, got 'a'"),
         (complex(1), complex, "pass its two parts as floats"),
         (Named(1), Named, "the named tuple Named would lose its names"),
         ({"x": 1}, Typed, "the annotation Typed is not one that a step can take"),
@@ -240,6 +255,17 @@ def test_a_step_sees_dicts_in_one_order_however_they_were_written() -> None:
         checked = check({"b": {"z": 1, "y": 2}, "a": 1}, annotation, "x")
         assert list(checked) == ["a", "b"]
         assert list(checked["b"]) == ["y", "z"]
+
+
+def test_the_keys_of_a_dict_are_plain_text_where_the_step_runs() -> None:
+    class Loud(str):
+        def __lt__(self, other: object) -> bool:
+            return False
+
+    for annotation in (dict[str, int], Any):
+        checked = check({Loud("b"): 1, np.str_("a"): 2, "c": 3}, annotation, "x")
+        assert list(checked.items()) == [("a", 2), ("b", 1), ("c", 3)]
+        assert {type(key) for key in checked} == {str}
 
 
 def test_deep_and_recursive_values_are_checked_or_refused() -> None:
@@ -315,6 +341,13 @@ def test_references_are_found_by_role_at_any_depth(tmp_path: Path) -> None:
     assert roles == ["x[0].content", "x[0].others[0]", "x[1][k][0]", "x[1][k][1]", "x[2]"]
 
 
+def test_each_item_of_a_set_has_a_role_of_its_own_in_one_order() -> None:
+    artifacts = [Artifact[Any](f"{digit}" * 64) for digit in range(5)]
+    for items in (artifacts, artifacts[::-1]):
+        found = list(roles({"k": {Box(item) for item in items}}, "x"))
+        assert found == [(f"x[k]{{{number}}}.content", artifact) for number, artifact in enumerate(artifacts)]
+
+
 def test_transform_replaces_references_and_keeps_the_rest() -> None:
     old, new = Secret("OLD"), Secret("NEW")
     kept = Optimizer(1.0)
@@ -324,6 +357,8 @@ def test_transform_replaces_references_and_keeps_the_rest() -> None:
     assert changed["a"][1] is kept
     assert transform(value, lambda reference: reference) is not None
     assert transform([kept], lambda reference: new)[0] is kept
+    items = frozenset({1, 2})
+    assert transform(items, lambda reference: new) is items
 
 
 def test_classes_of_values_are_found_at_any_depth() -> None:
@@ -398,6 +433,65 @@ def test_what_was_written_is_read_back_equal(case: tuple[Any, Any]) -> None:
     assert decode(json.loads(dumps(encode(untyped, "x", call))), Any, "x") == untyped
 
 
+hashables = st.recursive(
+    st.one_of(
+        *(strategy for kind, strategy in leaves if kind not in (Optimizer, datetime.datetime)),
+        st.floats(),
+        st.just(np.dtype("int8")),
+        st.just(Secret("TOKEN")),
+    ),
+    lambda inner: st.frozensets(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple),
+    max_leaves=6,
+)
+untyped_values = st.recursive(
+    hashables,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(plain_text | st.just("~data"), inner, max_size=3),
+        st.sets(hashables, max_size=3),
+        st.builds(Box, inner),
+    ),
+    max_leaves=8,
+)
+
+
+def copied(value: Any, random: random.Random) -> Any:
+    """The same value, made of other objects, its dicts and sets filled in another order."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(copied(item, random) for item in value)
+    if isinstance(value, dict):
+        entries = [(copied(key, random), copied(item, random)) for key, item in value.items()]
+        random.shuffle(entries)
+        return dict(entries)
+    if isinstance(value, (set, frozenset)):
+        items = [copied(item, random) for item in value]
+        random.shuffle(items)
+        return type(value)(items)
+    if isinstance(value, Box):
+        return Box(copied(value.content, random))
+    return pickle.loads(pickle.dumps(value))
+
+
+@settings(max_examples=300, deadline=None)
+@given(untyped_values, st.randoms(use_true_random=False))
+def test_equal_values_have_one_spec_however_they_were_made(value: Any, random: random.Random) -> None:
+    written = dumps(encode(check(value, Any, "x"), "x"))
+    assert dumps(encode(check(copied(value, random), Any, "x"), "x")) == written
+    assert dumps(encode(value, "x")) == written
+    shared = dumps(encode([value, value], "x"))
+    assert dumps(encode([value, copied(value, random)], "x")) == shared
+
+
+@settings(max_examples=300, deadline=None)
+@given(untyped_values)
+def test_what_was_read_back_without_a_type_has_the_same_spec(value: Any) -> None:
+    checked = check(value, Any, "x")
+    written = dumps(encode(checked, "x"))
+    read = decode(json.loads(written), Any, "x", lambda tree, path: Secret(tree["~secret"]))
+    assert dumps(encode(read, "x")) == written
+    assert type(read) is type(checked)
+
+
 def test_an_absent_field_is_read_back_as_its_literal() -> None:
     tree = encode(Optimizer(1.0), "x")
     assert "nesterov" not in tree["fields"]
@@ -408,6 +502,11 @@ def test_an_absent_field_is_read_back_as_its_literal() -> None:
 def test_dtypes_and_non_finite_floats_are_read_back() -> None:
     assert decode({"~dtype": "bfloat16"}, Any, "x") == np.dtype(ml_dtypes.bfloat16)
     assert decode({"~float": "-inf"}, float, "x") == float("-inf")
+
+
+def test_a_set_of_what_is_not_here_is_read_as_records() -> None:
+    tree = {"~set": [{"~enum": "gone:Kind", "name": name} for name in "AB"]}
+    assert {record.name for record in decode(tree, Any, "x")} == {"A", "B"}
 
 
 def test_a_class_that_is_not_here_is_read_as_a_record() -> None:

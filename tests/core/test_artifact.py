@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NewType
 
 import pytest
 
@@ -71,6 +71,9 @@ def test_names_and_resources_are_copies_that_keep_the_key() -> None:
     assert encode(other, "x") == encode(artifact, "x")
 
 
+Words = NewType("Words", int)
+
+
 @dataclass(frozen=True)
 class MoreDocuments(Documents):
     pass
@@ -89,6 +92,9 @@ class MoreDocuments(Documents):
         (Documents, Any, True),
         (Documents | None, Documents, False),
         (int, float, True),
+        (Words, int, True),
+        (Words, Words, True),
+        (int, Words, False),
         (float, int, False),
         (list[int], list[int], True),
         (list[int], list[str], False),

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
+import decimal
 import enum
+import fractions
+import functools
+import io
 import json
+import re
 import sys
+import time
+import types
+import weakref
+import zoneinfo
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +30,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marin_pipeline import LocalFile, Runtime, Secret, absent_when
+from marin_pipeline.core import canonical
+from marin_pipeline.core.arguments import check
 from marin_pipeline.core.canonical import MAX_DEPTH, annotations_of, class_id, dumps, encode, marks_of, same
 from marin_pipeline.core.errors import DeclarationError
 
@@ -83,6 +95,45 @@ class Forgetful:
     kept: int = 0
 
 
+@dataclass(frozen=True)
+class Label(str):
+    extra: int = 0
+
+
+@dataclass(frozen=True)
+class Table(collections.UserDict[str, int]):
+    data: Any = field(default_factory=dict[str, int])
+
+
+class Settings:
+    dtype = np.dtype("float32")
+
+    def method(self) -> None: ...
+
+
+class Bytes(bytes): ...
+
+
+class Whole(int):
+    def __int__(self) -> int:
+        return 99
+
+    __index__ = __int__
+
+
+class Real(float):
+    def __float__(self) -> float:
+        return 99.0
+
+
+def local_class() -> Any:
+    @dataclass(frozen=True)
+    class Local:
+        x: int = 1
+
+    return Local()
+
+
 def text(value: Any) -> str:
     return dumps(encode(value, "x")).decode()
 
@@ -111,6 +162,11 @@ HERE = "tests/core/test_canonical"
         ([1, (2, [3])], "[1,[2,[3]]]"),
         ({"b": 1, "a": 2}, '{"a":2,"b":1}'),
         (OrderedDict(b=1, a=2), '{"a":2,"b":1}'),
+        (collections.defaultdict(list, a=[1]), '{"a":[1]}'),
+        (types.MappingProxyType({"a": 1}), '{"a":1}'),
+        ({np.str_("b"): 1, "a": 2}, '{"a":2,"b":1}'),
+        (Whole(3), "3"),
+        (Real(0.5), "0.5"),
         ({"~a": 1, "~~": 2, "~": 3}, '{"~~":3,"~~a":1,"~~~":2}'),
         ({"b", "a"}, '{"~set":["a","b"]}'),
         (frozenset({(1, 2), (0, 9)}), '{"~set":[[0,9],[1,2]]}'),
@@ -162,7 +218,6 @@ def named() -> None: ...
         (Path("a/b"), "use LocalFile('a/b')"),
         (sys.stdout, "x: an open file"),
         (np.zeros(3), "x: an array (numpy.ndarray) cannot be keyed"),
-        (np.float32(1), "x: an array (numpy.float32) cannot be keyed"),
         (np.dtype(">i4"), "foreign byte order"),
         (np.dtype("U5"), "a length"),
         (np.dtype([("a", int)]), "has fields"),
@@ -182,16 +237,66 @@ def named() -> None: ...
         ({"\udc80": 1}, "unpaired surrogate U+DC80"),
         (2**5000, "an integer of 5001 bits"),
         ([1, {"a": [lambda: 1]}], "x[1][a][0]: a lambda"),
-        (Inner([1, named]), "x.sizes[1]: the function named"),  # pyright: ignore[reportArgumentType]
+        (Box([1, named]), "x.content[1]: the function named"),
+        (Settings, "x: the class Settings"),
+        (Settings(), f"a {Settings.__module__}.Settings cannot be keyed"),
+        (Settings().method, "x: the function Settings.method"),
+        ("a".upper, "x: the function str.upper"),
+        (functools.partial(named), "x: a functools.partial"),
+        (np.finfo(np.float32), "x: a numpy.finfo"),
+        (list[int], "x: the type list[int]"),
+        (int | str, "x: the type int | str"),
+        (sys, "x: a builtins.module"),
+        (weakref.ref(Settings), "x: a weakref.ReferenceType"),
+        (io.BytesIO(), "x: an open file (_io.BytesIO)"),
+        ((i for i in [1]), "x: a builtins.generator"),
+        (iter([1]), "x: a builtins.list_iterator"),
+        (range(3), "x: a builtins.range"),
+        ({"a": 1}.keys(), "x: a builtins.dict_keys"),
+        (collections.deque([1]), "x: a collections.deque"),
+        (collections.UserList([1]), "x: a collections.UserList"),
+        (decimal.Decimal(1), "x: a decimal.Decimal"),
+        (fractions.Fraction(1, 2), "x: a fractions.Fraction"),
+        (re.compile("a"), "x: a re.Pattern"),
+        (memoryview(b"a"), "x: a builtins.memoryview"),
+        (Bytes(b"a"), ".Bytes cannot be keyed"),
+        (np.bytes_(b"a"), "x: an array (numpy.bytes_)"),
+        (np.datetime64("2024-01-01"), "x: an array (numpy.datetime64)"),
+        (ValueError("a"), "x: a builtins.ValueError"),
+        (..., "x: a builtins.ellipsis"),
+        (types.SimpleNamespace(a=1), "x: a types.SimpleNamespace"),
+        (datetime.UTC, "x: a datetime.timezone"),
+        (time.gmtime(0), "the named tuple struct_time would lose its names"),
+        (datetime.time(6, tzinfo=zoneinfo.ZoneInfo("Europe/Paris")), "the zone Europe/Paris has no offset from UTC"),
+        (Label("a"), "the dataclass Label is also a str"),  # pyright: ignore[reportArgumentType]
+        (Table({"a": 1}), "the dataclass Table is also a Mapping"),
+        (local_class(), "the class local_class.<locals>.Local is not what"),
+        (dataclasses.make_dataclass("Made", [("x", int)], frozen=True)(1), "the class Made is not what"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isascii() else "value",
 )
 def test_what_has_no_stable_identity_is_refused_with_its_path(value: Any, said: str) -> None:
-    with pytest.raises(DeclarationError) as caught:
-        encode(value, "x")
-    assert said in str(caught.value)
-    assert str(caught.value).startswith("x")
-    assert " at 0x" not in str(caught.value)
+    def refused(write: Callable[[Any, str], Any], value: Any) -> str:
+        with pytest.raises(DeclarationError) as caught:
+            write(value, "x")
+        assert " at 0x" not in str(caught.value)
+        return str(caught.value)
+
+    for refusal in (refused(encode, value), refused(as_declared, value)):
+        assert said in refusal
+        assert refusal.startswith("x")
+        for deep in (encode, as_declared):
+            inside = refused(deep, [{"a": (Box(value),)}])
+            assert inside.startswith("x[0][a][0].content")
+
+
+def test_the_item_of_an_array_is_refused_where_nothing_makes_it_a_number() -> None:
+    with pytest.raises(DeclarationError, match=r"x: an array \(numpy.float32\) cannot be keyed"):
+        encode(np.float32(1), "x")
+
+
+def as_declared(value: Any, path: str) -> Any:
+    return encode(check(value, Any, path), path)
 
 
 def nested(depth: int) -> Any:
@@ -208,6 +313,16 @@ def test_deep_values_are_refused_and_never_crash() -> None:
     for value in (nested(MAX_DEPTH + 1), nested(100_000), endless):
         with pytest.raises(DeclarationError, match="x: is nested more than 100 deep"):
             encode(value, "x")
+
+
+def test_a_value_whose_parts_stand_in_many_places_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canonical, "MAX_VALUES", 1000)
+    value: Any = 1
+    for _ in range(60):
+        value = [value, value]
+    with pytest.raises(DeclarationError, match="x: holds more than 1,000 values; write them to a file"):
+        encode(value, "x")
+    assert encode([1] * 999, "x")
 
 
 def test_subclasses_of_plain_types_are_written_as_what_they_are() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-import time
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from marin_pipeline import Artifact, Context, Resources, Runtime, step
+from marin_pipeline.core import canonical
+from marin_pipeline.core import graph as core_graph
 from marin_pipeline.core.errors import UsageError
 from marin_pipeline.core.graph import Graph, Node, rebuild
+from tests.core.costs import calls
 
 
 @step(version=1)
@@ -52,6 +55,25 @@ def test_dependencies_are_found_at_any_depth_files_included() -> None:
     assert node.depends_on == [one.key, two.key]
 
 
+@step(version=1)
+def unordered(ctx: Context, parts: set[Artifact[int]] | frozenset[tuple[str, Artifact[int]]]) -> int:
+    return 0
+
+
+def test_every_artifact_in_a_set_is_a_dependency() -> None:
+    parts = [count(text=text) for text in "abcdef"]
+    keys = sorted(part.key for part in parts)
+    for order in (parts, parts[::-1]):
+        graph = Graph([unordered(parts=set(order))])
+        node = graph.nodes[graph.targets[0]]
+        assert node.dependencies == {f"parts{{{number}}}": key for number, key in enumerate(keys)}
+        assert list(graph.nodes) == [*keys, node.key]
+    pairs = unordered(parts=frozenset({("x", parts[0]), ("y", parts[1])}))
+    assert Graph([pairs]).nodes[pairs.key].dependencies == {"parts{0}[1]": parts[0].key, "parts{1}[1]": parts[1].key}
+    (moved,) = rebuild(Graph([pairs]), replaced("text", "z"))
+    assert Graph([moved]).nodes[moved.key].depends_on == [count(text="z").key]
+
+
 def layers(depth: int) -> Artifact[int]:
     made = count(text="a")
     for _ in range(depth):
@@ -68,20 +90,54 @@ def test_a_diamond_of_a_billion_paths_is_walked_node_by_node() -> None:
     )
 
 
-def test_a_chain_of_five_thousand_is_planned_without_recursion_in_linear_time() -> None:
-    assert sys.getrecursionlimit() < 5000
+def test_a_step_in_a_deep_graph_costs_what_one_in_a_shallow_graph_costs() -> None:
+    def costs(depth: int) -> tuple[float, float, float]:
+        made: list[Artifact[int]] = []
+        graphs: list[Graph] = []
+        change = replaced("text", "b")
+        declaring = calls(lambda: made.append(layers(depth)))
+        walking = calls(lambda: graphs.append(Graph(made)))
+        rebuilding = calls(lambda: rebuild(graphs[0], change))
+        return declaring / depth, walking / depth, rebuilding / depth
 
-    def seconds(depth: int) -> float:
-        started = time.process_time()
-        assert len(Graph([layers(depth)]).nodes) == depth + 1
-        return time.process_time() - started
+    costs(10)  # what is computed once
+    for few, many in zip(costs(30), costs(600), strict=True):
+        assert many < 1.1 * few + 1
+        assert many < 2000
 
-    seconds(100)
-    short, long = min(seconds(1000) for _ in range(3)), seconds(5000)
-    assert long < 20 * short, (short, long)
-    graph = Graph([layers(5000)])
-    (moved,) = rebuild(graph, lambda node, arguments: {**arguments, "text": "b"} if "text" in arguments else arguments)
-    assert len(Graph([moved]).nodes) == 5001
+
+def test_ten_thousand_steps_are_written_and_visited_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sys.getrecursionlimit() < 10_000
+    done: Counter[str] = Counter()
+
+    def counted(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def counting(*args: Any) -> Any:
+            done[name] += 1
+            return function(*args)
+
+        monkeypatch.setattr(module, name, counting)
+
+    counted(canonical, "_encode")
+    counted(core_graph, "artifact_references")
+    graph = Graph([layers(10_000)])
+    assert len(graph.nodes) == 10_001
+    # Of each step: both inputs, and the number of times when it is checked and when it is written.
+    assert done["_encode"] <= 4 * 10_001
+    assert done["artifact_references"] == 10_001
+
+
+def test_many_steps_that_share_inputs_cost_each_the_same() -> None:
+    def cost(number: int) -> float:
+        def declare() -> None:
+            texts = [count(text=str(index % 10)) for index in range(number)]
+            Graph([add(left=text, right=texts[0], times=index) for index, text in enumerate(texts)])
+
+        return calls(declare) / number
+
+    cost(10)
+    assert cost(500) < 1.1 * cost(100)
 
 
 def test_one_artifact_may_bear_several_names() -> None:

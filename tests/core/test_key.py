@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import http
 import importlib.util
+import inspect
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-import textwrap
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -24,20 +24,29 @@ from marin_pipeline import Chain, Context, step
 from marin_pipeline.core.errors import DeclarationError
 from marin_pipeline.core.key import SCHEMA, key_of, spec_bytes
 from tests.conftest import ROOT
+from tests.core.pythons import VERSIONS, printed, python, start
 
 DOCUMENT = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
-RECIPES = re.findall(r"```python\n(# example/recipes.py\n.*?)```", DOCUMENT, re.DOTALL)[0]
-VECTORS = re.findall(r"^\| `(.+?)` \| `(\{.+\})` \| `([0-9a-f]{64})` \|$", DOCUMENT, re.MULTILINE)
+FILES = dict(re.findall(r"^```python\n# example/(\w+\.py)\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE))
+ROW = re.compile(r"\| `(.+?)` \| `(\{.+\})` \| `([0-9a-f]{64})` \|")
+ROWS = [line for line in DOCUMENT.partition("## Test vectors")[2].splitlines() if line.startswith("|")][2:]
+VECTORS = [match.groups() for row in ROWS if (match := ROW.fullmatch(row))]
+
+
+def write_example(folder: Path, end: str = "") -> Path:
+    """The project of docs/keys.md, with a program at the end of its steps."""
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text('[project]\nname = "example"\n')
+    (folder / "hello.txt").write_text("hello\n")
+    for name in ("recipes.py", "lengths.py"):
+        (folder / name).write_text(f"# example/{name}\n{FILES[name]}{end if name == 'recipes.py' else ''}")
+    return folder
 
 
 @pytest.fixture(scope="module")
-def recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """The module of docs/keys.md, in a project of its own, which is the current folder."""
-    folder = tmp_path_factory.mktemp("keys") / "example"
-    folder.mkdir()
-    (folder / "pyproject.toml").write_text('[project]\nname = "example"\n')
-    (folder / "hello.txt").write_text("hello\n")
-    (folder / "recipes.py").write_text(RECIPES)
+def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]]:
+    """What the calls of docs/keys.md name: its module, imported from a project that is the current folder."""
+    folder = write_example(tmp_path_factory.mktemp("keys") / "example")
     found = importlib.util.spec_from_file_location("recipes", folder / "recipes.py")
     assert found is not None
     assert found.loader is not None
@@ -46,20 +55,54 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
         patch.setitem(sys.modules, "recipes", module)
         patch.chdir(folder)
         found.loader.exec_module(module)
-        yield module
+        yield {**vars(module), "numpy": numpy, "ml_dtypes": ml_dtypes, "http": http}
 
 
-def test_the_document_has_its_vectors() -> None:
-    assert len(VECTORS) >= 25
-    assert len({key for _, _, key in VECTORS}) >= 23
+def holds(names: Mapping[str, Any], call: str, spec: str, key: str) -> bool:
+    """Whether a call has the spec and the key that a row of the table says."""
+    made = eval(call, dict(names))
+    said = hashlib.sha256(spec.encode()).hexdigest()
+    return (made.declaration.spec.decode("ascii"), made.key, said) == (spec, key, key)
+
+
+def test_every_row_of_the_document_is_a_vector() -> None:
+    assert len(VECTORS) == len(ROWS) >= 65
+    assert len({call for call, _, _ in VECTORS}) == len(VECTORS)
+    assert len({key for _, _, key in VECTORS}) >= 60
+    assert len([call for call, spec, _ in VECTORS if '"code":{"source":"' in spec]) >= 3
 
 
 @pytest.mark.parametrize(("call", "spec", "key"), VECTORS, ids=[call for call, _, _ in VECTORS])
-def test_the_vectors_of_the_document_are_ours(recipes: ModuleType, call: str, spec: str, key: str) -> None:
-    made = eval(call, {**vars(recipes), "numpy": numpy, "ml_dtypes": ml_dtypes})
-    assert made.declaration.spec.decode("ascii") == spec
-    assert made.key == key
-    assert hashlib.sha256(spec.encode()).hexdigest() == key
+def test_the_vectors_of_the_document_are_ours(names: Mapping[str, Any], call: str, spec: str, key: str) -> None:
+    assert holds(names, call, spec, key)
+    assert json.dumps(json.loads(spec), sort_keys=True, separators=(",", ":")) == spec
+
+
+def test_a_vector_that_is_altered_anywhere_is_noticed(names: Mapping[str, Any]) -> None:
+    for number, (call, spec, key) in enumerate(VECTORS):
+        other_digit = "0" if key[-1] != "0" else "1"
+        assert not holds(names, call, spec, key[:-1] + other_digit)
+        assert not holds(names, call, spec.replace('"schema":1', '"schema":2'), key)
+        other = next(other for other, _, theirs in VECTORS[number - 1 :: -1] + VECTORS[number:] if theirs != key)
+        assert not holds(names, other, spec, key)
+
+
+def test_the_digest_of_code_is_composed_as_the_document_says(names: Mapping[str, Any]) -> None:
+    def sha256(text: str) -> str:
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    measure = """\
+def measure(ctx: Context, text: str, how: Any) -> int:
+    from lengths import length
+    return length(text)"""
+    lines = [
+        "marin_pipeline code 1",
+        f"recipes:Any {sha256('from typing import Any as Any')}",
+        f"recipes:Context {sha256('from marin_pipeline import Context as Context')}",
+        f"recipes:measure {sha256(measure)}",
+        f"lengths {sha256(chr(10).join(line for line in FILES['lengths.py'].splitlines() if line))}",
+    ]
+    assert sha256("\n".join(lines)) == eval("measure(text='a')", dict(names)).declaration.code.digest
 
 
 def test_a_spec_holds_four_entries_and_nothing_else() -> None:
@@ -71,115 +114,74 @@ def test_a_spec_holds_four_entries_and_nothing_else() -> None:
 
 # The same everywhere
 
-PROGRAM = '''
-"""An experiment that needs the standard library alone."""
 
-import datetime
-import enum
-import sys
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+def library() -> list[list[str]]:
+    """Specs, keys and code digests of some of the library's own steps."""
+    from marin_pipeline import Artifact
+    from marin_pipeline.models.config import LlamaConfig
+    from steps.baselines import baselines
+    from steps.tokenize import tokenize
+    from steps.train import train
 
-from marin_pipeline import Artifact, Context, Runtime, absent_when, step
-
-
-class Mode(enum.Enum):
-    FAST = "f"
-
-
-@dataclass(frozen=True)
-class Options:
-    names: frozenset[str] = frozenset({"a", "b", "c", "d"})
-    mode: Mode = Mode.FAST
-    table: dict[str, float] = field(default_factory=lambda: {"z": 1, "a": 1e-7})
-    seed: Annotated[int, absent_when(0)] = 0
-    when: datetime.datetime = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
+    made = Artifact("0" * 64)
+    steps = [train(made, LlamaConfig(512, 64, 2, 4, 128), 2), tokenize(made, made), baselines(made, made)]
+    declarations = [step.declaration for step in steps]
+    return [[each.spec.decode(), each.key, each.code.digest] for each in declarations if each]
 
 
-@step
-def follows_source(ctx: Context, options: Options = Options(), anything: Any = {"x", "y", "\\u00e9"}) -> int:
-    return 1
-
-
-@step(version=3)
-def follows_number(ctx: Context, made: Artifact[int], text: str = "\\u00e9", workers: Runtime[int] = 1) -> int:
-    return 2
-
-
-def keys():
-    first = follows_source()
-    second = follows_number(made=first)
-    return [first.key, second.key, first.declaration.spec.decode(), second.declaration.spec.decode()]
-
+PROGRAM = f"""
+{inspect.getsource(library)}
 
 if __name__ == "__main__":
+    import http
     import json
+    import sys
 
-    print(json.dumps(keys()))
-'''
-IMPORTER = "import json, program; print(json.dumps(program.keys()))"
+    import recipes  # this file once more, as a module
 
-
-def pythons() -> dict[str, str]:
-    """Interpreters of the supported versions that really run here."""
-    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for version in ("3.11", "3.12", "3.13"):
-        for python in [*map(str, sorted(pyenv.glob(f"{version}.*/bin/python"))), shutil.which(f"python{version}")]:
-            if version not in found and python and _runs(python):
-                found[version] = python
-    return found
-
-
-def _runs(python: str) -> bool:
-    return subprocess.run([python, "-c", "pass"], capture_output=True, check=False).returncode == 0
-
-
-PYTHONS = pythons()
+    calls = json.load(sys.stdin)
+    both = [dict(vars(module), http=http) for module in (sys.modules["__main__"], recipes)]
+    print(json.dumps([dict((call, [eval(call, names).key for names in both]) for call in calls), library()]))
+"""
+GOLDEN = {call: key for call, _, key in VECTORS if "numpy" not in call and "ml_dtypes" not in call}
+SEEDS = ("0", "1", "random")
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("golden")
-    (folder / "pyproject.toml").write_text('[project]\nname = "golden-keys"\n')
-    (folder / "program.py").write_text(textwrap.dedent(PROGRAM).lstrip())
-    return folder
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the package is installed from a wheel, as pip would."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for part in ("marin_pipeline", "steps"):
+        shutil.copytree(ROOT / part, folder / "source" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / part, folder / "source")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder]
+    subprocess.run([*command, folder / "source"], check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    installed = folder / "lib" / "site-packages"
+    with zipfile.ZipFile(built) as file:
+        file.extractall(installed)
+    assert not (installed / "pyproject.toml").exists()
+    return installed
 
 
-def keys(project: Path, python: str, arguments: list[str], seed: int) -> list[str]:
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{project}",
-        "PYTHONHASHSEED": str(seed),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    done = subprocess.run([python, *arguments], env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_keys_are_equal_everywhere(tmp_path: Path, wheel: Path, version: str) -> None:
+    """On each Python: three hash seeds, from a checkout and from a wheel, as the program and as an imported module.
 
-
-GOLDEN = {
-    "options": '"options":{"fields":{"mode":{"name":"FAST","~enum":"program:Mode"},"names":{"~set":["a","b","c","d"]},'
-    '"table":{"a":1e-07,"z":1.0},"when":{"~datetime":"2024-01-01T00:00:00+00:00"}},"~data":"program:Options"}',
-    "anything": '"anything":{"~set":["\\u00e9","x","y"]}',
-}
-
-
-@pytest.mark.parametrize("version", PYTHONS)
-def test_keys_are_equal_on_every_python_and_under_every_hash_seed(project: Path, version: str) -> None:
-    reference = keys(project, sys.executable, [str(project / "program.py")], 0)
-    for seed, arguments in ((0, ["-c", IMPORTER]), (1, [str(project / "program.py")]), (2, ["-c", IMPORTER])):
-        assert keys(project, PYTHONS[version], arguments, seed) == reference
-    first, second, first_spec, second_spec = reference
-    assert first_spec.startswith(
-        '{"arguments":{' + GOLDEN["anything"] + "," + GOLDEN["options"] + '},"code":{"source":"'
-    )
-    assert first_spec.endswith('"},"schema":1,"step":"program.follows_source"}')
-    assert second_spec == (
-        f'{{"arguments":{{"made":{{"~artifact":"{first}"}},"text":"\\u00e9"}},"code":{{"version":3}},"schema":1,'
-        '"step":"golden_keys/follows_number"}'
-    )
-    assert [first, second] == [hashlib.sha256(spec.encode()).hexdigest() for spec in (first_spec, second_spec)]
+    So are those of the library's own steps, with the digests of their code.
+    """
+    assert len(GOLDEN) >= 60
+    ours = library()
+    assert len(ours) == 3
+    example = write_example(tmp_path / "example", PROGRAM)
+    combinations = [(place, seed) for place in (ROOT, wheel) for seed in SEEDS]
+    started = [
+        start(python(version), "recipes.py", path=(place,), folder=example, seed=seed) for place, seed in combinations
+    ]
+    for combination, process in zip(combinations, started, strict=True):
+        found = json.loads(printed(process, json.dumps(list(GOLDEN))))
+        assert found == [{call: [key, key] for call, key in GOLDEN.items()}, ours], combination
 
 
 # Chains

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +25,14 @@ from marin_pipeline import (
     Tokens,
     absent_when,
     local_artifact,
+    run,
     step,
     test_context,
 )
-from marin_pipeline.core.errors import DeclarationError, InputError
+from marin_pipeline.core.errors import DeclarationError, InputError, MarinError
 from marin_pipeline.core.graph import Graph
+from tests.conftest import ROOT
+from tests.core.pythons import printed, python, start
 
 test_context.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]
 
@@ -146,6 +151,47 @@ def test_later_changes_of_an_argument_do_not_move_the_key() -> None:
     assert Graph([documents]).nodes[documents.key].dependencies == {}
 
 
+@step
+def told(ctx: Context, lists: dict[str, list[int]], rules: Optimizer, parts: set[Artifact[int]]) -> dict[str, str]:
+    told = {"lists": repr(lists), "rules": repr(rules.schedule), "parts": repr(sorted(part.value for part in parts))}
+    lists.clear()  # the step's own copy
+    return told
+
+
+def test_what_a_caller_changes_after_declaring_reaches_neither_the_key_nor_the_run(tmp_path: Path) -> None:
+    lists, schedule, parts = {"b": [2], "a": [1, 1]}, [{"rate": [1]}], {count_words("a b"), count_words("a")}
+
+    def declared() -> Artifact[Any]:
+        return told(lists=lists, rules=Optimizer(schedule=schedule), parts=parts)
+
+    made, spec_before = declared(), spec(declared())
+    lists["a"].append(3)
+    lists["c"] = [4]
+    schedule[0]["rate"][0] = 9
+    parts.clear()
+    expected = {"lists": "{'a': [1, 1], 'b': [2]}", "rules": "[{'rate': [1]}]", "parts": "[1, 2]"}
+    result = run(made, prefix=str(tmp_path), backend="inline")
+    assert result.value == expected
+    assert spec(made) == spec_before
+    assert (lists["a"], declared().key == made.key) == ([1, 1, 3], False)
+
+
+def test_arguments_that_were_changed_in_the_declaration_itself_are_refused_where_the_step_runs(tmp_path: Path) -> None:
+    made = told(lists={"a": [1]}, rules=Optimizer(), parts=set())
+    assert made.declaration is not None
+    made.declaration.arguments["lists"]["a"].append(2)
+    with pytest.raises(MarinError, match="is declared otherwise where it runs than where the run began"):
+        run(made, prefix=str(tmp_path), backend="inline")
+
+
+def test_what_is_checked_where_a_step_runs_is_what_was_checked_when_it_was_declared() -> None:
+    for made in (fit(seeds=[1], optimizer=Optimizer(rate=1)), told({"a": [1]}, Optimizer(), {count_words("a")})):
+        assert made.declaration is not None
+        again = made.declaration.step.declare(made.declaration.arguments)
+        assert again.declaration is not None
+        assert again.declaration.spec == made.declaration.spec
+
+
 def test_a_default_that_is_a_list_is_not_shared() -> None:
     declaration = fit().declaration
     assert declaration is not None
@@ -217,6 +263,115 @@ def test_calling_a_step_with_a_context_points_to_the_function(tmp_path: Path) ->
     for call in (lambda: declare(ctx, text="a"), lambda: declare(ctx=ctx, text="a")):
         with pytest.raises(DeclarationError, match=r"use count_words.fn\(ctx, ...\) to run the function"):
             call()
+
+
+# What an edit moves
+
+OPTIONS = """
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    "A docstring."
+
+    size: int = 1
+
+    def doubled(self) -> int:
+        return self.size * 2  # a comment
+
+
+@dataclass(frozen=True)
+class Other:
+    size: int = 1
+"""
+STEPS = """
+from typing import Any
+
+from marin_pipeline import Context, step
+from moved_helpers import near
+
+
+@step
+def make(ctx: Context, options: Any = None, size: int = 3) -> int:
+    return near(size)
+
+
+@step(version=1)
+def numbered(ctx: Context, options: Any = None, size: int = 3) -> int:
+    return near(size)
+
+
+@step(uses=(near,))
+def blind(ctx: Context, size: int = 3) -> int:
+    return globals()["ne" + "ar"](size)
+"""
+EDITED = {
+    "moved_options.py": OPTIONS,
+    "moved_steps.py": STEPS,
+    "moved_helpers.py": "from moved_far import far\n\n\ndef near(x):\n    return far(x)\n",
+    "moved_far.py": "def far(x):\n    return x\n",
+    "pyproject.toml": '[project]\nname = "moved"\n',
+}
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> Iterator[Callable[..., tuple[str, str]]]:
+    """Imports the project anew, one text replaced in one of its files; gives key and code digest of a call."""
+
+    def declare(call: str, file: str = "", old: str = "", new: str = "") -> tuple[str, str]:
+        assert old in EDITED.get(file, "")
+        for name, text in EDITED.items():
+            (tmp_path / name).write_text(text.replace(old, new) if name == file else text)
+        for name in [name for name in sys.modules if name.startswith("moved_")]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        steps, options = importlib.import_module("moved_steps"), importlib.import_module("moved_options")
+        made = eval(call, {**vars(steps), **vars(options)}).declaration
+        return made.key, made.code.digest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        patch.setattr(sys, "dont_write_bytecode", True)
+        yield declare
+    for name in [name for name in sys.modules if name.startswith("moved_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("call", "file", "old", "new", "moves"),
+    [
+        ("make()", "moved_far.py", "return x", "return -x", "code and key"),
+        ("numbered()", "moved_far.py", "return x", "return -x", "code"),
+        ("blind()", "moved_far.py", "return x", "return -x", "code and key"),
+        ("make(Options())", "moved_options.py", "size * 2", "size * 3", "code and key"),
+        ("make([{'a': (Options(),)}])", "moved_options.py", "size * 2", "size * 3", "code and key"),
+        ("numbered(Options())", "moved_options.py", "size * 2", "size * 3", "code"),
+        ("make()", "moved_options.py", "size * 2", "size * 3", ""),
+        ("make(Options())", "moved_options.py", "# a comment", "# another", ""),
+        ("make(Options())", "moved_options.py", "A docstring.", "Another.", ""),
+        ("make(Options())", "moved_options.py", "\n\n\n@dataclass", "\n\n@dataclass", ""),
+        ("make()", "moved_steps.py", "size: int = 3", "size: int = 4", "key"),
+        ("make(size=3)", "moved_steps.py", "size: int = 3", "size: int = 4", ""),
+        ("numbered()", "moved_steps.py", "size: int = 3", "size: int = 4", "key"),
+        ("numbered()", "moved_steps.py", "version=1", "version=2", "key"),
+        ("make()", "moved_steps.py", "options: Any = None, size", "size", "code and key"),
+        ("make()", "pyproject.toml", "moved", "named_otherwise", ""),
+    ],
+)
+def test_an_edit_moves_what_it_changes_and_nothing_else(
+    declared: Callable[..., tuple[str, str]], call: str, file: str, old: str, new: str, moves: str
+) -> None:
+    key, code = declared(call)
+    new_key, new_code = declared(call, file, old, new)
+    assert (key != new_key, code != new_code) == ("key" in moves, "code" in moves)
+    assert declared(call) == (key, code)
+
+
+def test_a_step_with_a_version_is_named_by_its_project(declared: Callable[..., tuple[str, str]]) -> None:
+    key, code = declared("numbered()")
+    new_key, new_code = declared("numbered()", "pyproject.toml", "moved", "named_otherwise")
+    assert (key != new_key, code == new_code) == (True, True)
 
 
 # What is no step
@@ -363,6 +518,40 @@ def decorated(ctx: Context, text: str) -> int:
 def test_a_decorated_function_keeps_its_own_parameters() -> None:
     assert list(decorated.signature.parameters) == ["text"]
     assert decorated.file == Path(__file__)
+
+
+ALIASES = """
+from marin_pipeline import Context, step
+from marin_pipeline.core.reading import decode
+
+type Json = None | int | str | list[Json] | dict[str, Json]
+type Pair = tuple[int, float]
+
+
+@step(version=1)
+def make(ctx: Context, x: Json, y: Pair = (1, 2)) -> Json: ...
+
+
+if __name__ == "__main__":
+    value = {"a": [1, {"b": None}]}
+    print(make(x=value).declaration.spec.decode())
+    print(decode(value, Json, "x") == value)
+    try:
+        make(x=[1, {"a": 2.5}])
+    except TypeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_a_type_may_stand_inside_itself(tmp_path: Path, version: str) -> None:
+    (tmp_path / "aliases.py").write_text(ALIASES)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "aliases"\n')
+    out = printed(start(python(version), "aliases.py", path=(ROOT,), folder=tmp_path, seed="0")).splitlines()
+    assert out[0].startswith('{"arguments":{"x":{"a":[1,{"b":null}]},"y":[1,2.0]},"code"')
+    assert out[1] == "True"
+    expected = "x[1][a]: expected None | int | str | list[Json] | dict[str, Json], got 2.5 of type float"
+    assert out[2].endswith(expected)
 
 
 def refuses(arguments: Mapping[str, Any]) -> Any:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from marin_pipeline import File, LocalFile
+from marin_pipeline import Artifact, File, LocalFile
+from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.run import drawing
+from marin_pipeline.run import plan as planning
+from marin_pipeline.store.commit import Look
 from tests.conftest import Program
-from tests.run.sample_steps import fails, first_line, number, size, sizes, times, words
+from tests.run.sample_steps import add, fails, first_line, number, size, sizes, times, words
 from tests.run.sessions import Bench
 
 PROJECT = '[project]\nname = "sample"\n'
@@ -73,6 +77,24 @@ def test_a_parameter_for_a_file_takes_a_local_file(inline: Bench, tmp_path: Path
     (tmp_path / "text.txt").write_text("four")
     result = inline.run(size(file=LocalFile(tmp_path / "text.txt")))
     assert result.artifacts["size"].value == 4
+
+
+def test_a_diamond_of_a_billion_paths_is_planned_once_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+    assess = planning.assess
+
+    def counting(node: Node, *rest: Any) -> Any:
+        asked[node.key] += 1
+        return assess(node, *rest)
+
+    monkeypatch.setattr(planning, "assess", counting)
+    made: Artifact[int] = number(value=1)
+    for _ in range(30):
+        made = add(numbers=[made, made])
+    graph = Graph([made])
+    plan = planning.plan(graph, {key: Look(1, None, None, None) for key in graph.nodes})
+    assert plan.counts() == {"run": 31}
+    assert asked == dict.fromkeys(graph.nodes, 1)
 
 
 def test_two_keys_under_one_name_are_shown_with_their_keys(inline: Bench) -> None:
