@@ -28,6 +28,7 @@ from marin_pipeline.core.canonical import (
     dumps,
     encode,
     fields_of,
+    is_leaf,
     is_mapping,
     is_record,
     is_sequence,
@@ -135,10 +136,12 @@ def check(value: Any, annotation: Any, path: str) -> Any:
 
 
 def coerce(value: Any, annotation: Any, path: str) -> Any:
-    annotation, value = plain(annotation), _python_number(value)
+    if type(value) is annotation and annotation in (int, float, str, bool):
+        return encode(value, path) if annotation is str or annotation is int else value
+    value = _python_number(value)
+    annotation, origin, args = _parts(annotation)
     if annotation is Any or annotation is object or isinstance(annotation, typing.TypeVar):
         return _snapshot(value, path)
-    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in UNIONS:
         return _check_union(value, annotation, args, path)
     if origin is typing.Literal:
@@ -161,6 +164,22 @@ def coerce(value: Any, annotation: Any, path: str) -> Any:
     if isinstance(kind, type):
         return _check_plain(value, annotation, kind, path)
     raise _unknown(annotation, path, "use plain types, list, tuple, dict, set, frozen dataclasses, Artifact or File")
+
+
+_parts_by_id: dict[int, tuple[Any, tuple[Any, Any, tuple[Any, ...]]]] = {}
+"""By identity, and each annotation kept alive: `list[int] | list[float]` equals the union in the other order."""
+
+
+def _parts(annotation: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    """An annotation without its marks, its origin and its arguments."""
+    known = _parts_by_id.get(id(annotation))
+    if known is None:
+        if len(_parts_by_id) > 4096:
+            _parts_by_id.clear()
+        inner = plain(annotation)
+        known = annotation, (inner, typing.get_origin(inner), typing.get_args(inner))
+        _parts_by_id[id(annotation)] = known
+    return known[1]
 
 
 def _python_number(value: Any) -> Any:
@@ -356,7 +375,8 @@ def _walk(value: Any, path: str, inside: Children = children) -> Iterator[tuple[
     while stack:
         where, item = stack.pop()
         yield where, item
-        stack.extend(reversed(list(inside(item, where))))
+        if not is_leaf(item):
+            stack.extend(reversed(list(inside(item, where))))
 
 
 def _numbered(value: Any, path: str) -> Iterable[tuple[str, Any]]:

@@ -100,6 +100,14 @@ def digest(tree: Tree) -> str:
 # What a value is made of ----------------------------------------------------------------------------------------------
 
 
+_ATOMS = frozenset({type(None), bool, int, float, str})
+
+
+def is_leaf(value: object) -> bool:
+    """Whether nothing is inside a value, told at once for the commonest kinds."""
+    return type(value) in _ATOMS or isinstance(value, Reference)
+
+
 def is_sequence(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     """Whether a value is keyed as a list. A named tuple is not: its names would be lost."""
     return issubclass(type(value), (list, tuple)) and not _has_names(value) and not dataclasses.is_dataclass(value)
@@ -143,6 +151,8 @@ def children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def refuse_deep(value: Any, path: str) -> None:
     """Raise a `DeclarationError` for a value that is nested too deeply, holds too much, or holds itself."""
+    if is_leaf(value):
+        return
     stack = [(value, 0)]
     count = 0
     while stack:
@@ -154,7 +164,8 @@ def refuse_deep(value: Any, path: str) -> None:
             raise DeclarationError(
                 f"{path}: is nested more than {MAX_DEPTH} deep, or holds itself; make it flatter, or a file"
             )
-        stack.extend((inner, depth + 1) for _, inner in children(item, ""))
+        if not is_leaf(item):
+            stack.extend((inner, depth + 1) for _, inner in children(item, ""))
 
 
 def encode(value: Any, path: str, form: Form = SPEC) -> Tree:
@@ -174,9 +185,11 @@ def encode(value: Any, path: str, form: Form = SPEC) -> Tree:
 def _encode(value: Any, path: str, form: Form) -> Tree:
     if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, Reference):
+        return form.reference(value, path)
     if isinstance(value, enum.Enum):
         return _encode_enum(value, path)
-    if is_record(value):
+    if type(value) not in _ATOMS and is_record(value):
         return _encode_record(value, path, form)
     if isinstance(value, str):
         return _text(value, path)
@@ -189,8 +202,6 @@ def _encode(value: Any, path: str, form: Form) -> Tree:
     if isinstance(value, float):
         number = float.__float__(value)
         return number if math.isfinite(number) else {"~float": repr(number)}
-    if isinstance(value, Reference):
-        return form.reference(value, path)
     if is_sequence(value):
         return [_encode(item, inner, form) for inner, item in children(value, path)]
     if is_mapping(value):
