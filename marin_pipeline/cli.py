@@ -226,7 +226,7 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     from marin_pipeline.core.source import unchanging
 
     parsed = _parser(target if _is_builder(target) else None).parse_intermixed_args(argv)
-    out = _stream_aside() if parsed.json else sys.stdout
+    out = stream_aside() if parsed.json else sys.stdout
     words = _Words.read(parsed.words)
     with unchanging():
         built = _declared(target, parsed)
@@ -320,7 +320,7 @@ def _targets(built: Any) -> list[Artifact[Any]]:
     return found
 
 
-def _stream_aside() -> TextIO:
+def stream_aside() -> TextIO:
     """Where JSON lines go: what stdout was. Whatever else is printed from here on, by whom ever, goes to stderr."""
     stream = sys.stdout
     if stream is sys.__stdout__:
