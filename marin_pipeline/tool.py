@@ -5,6 +5,7 @@ it does is in `run` and `store`.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -73,7 +74,6 @@ def _code_arguments(parser: Parser) -> None:
 
 def _code(objects: ObjectStore, parsed: Parsed) -> int:
     import json
-    import sys
     from pathlib import Path
 
     from marin_pipeline.run import golden
@@ -116,7 +116,9 @@ def main() -> None:
         added.add_argument("--json", action="store_true", help="JSON lines on stdout")
         added.set_defaults(run=command.run)
     writable_streams()
-    parsed = parser.parse_args()
+    chosen = commands.choices.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    # Parsed by itself a command takes its words and options in any order.
+    parsed = parser.parse_args() if chosen is None else chosen.parse_intermixed_args(sys.argv[2:])
     leave(lambda: _run(parsed))
 
 

@@ -89,8 +89,11 @@ def _rows() -> str:
                 state = state * 6364136223846793005 + 1442695040888963407 & (1 << 64) - 1
                 words.append(vocabulary[(state >> 33) * len(vocabulary) >> 31])
             sentences.append(" ".join(words).capitalize() + ".")
-        texts.append(" ".join(sentences))
-    repeated = [*texts, *texts[:12], *(f"{text} Once more." for text in texts[:40]), "Too short.", "same words " * 20]
+        texts.append(sentences)
+    # Copies of all, three and two quarters of a document, so that bounds of overlap have documents on both sides.
+    copies = [*texts[:12], *([*one, "Once more."] for one in texts[:40])]
+    copies += [[*one[:kept], *other[kept:]] for kept in (3, 2) for one, other in zip(texts, texts[80:], strict=False)]
+    repeated = [*(" ".join(sentences) for sentences in [*texts, *copies]), "Too short.", "same words " * 20]
     rows = [
         json.dumps({"text": text, "name": f"row {place}", "from": "even" if place % 2 == 0 else "odd"})
         for place, text in enumerate(repeated)

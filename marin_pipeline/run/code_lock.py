@@ -147,6 +147,8 @@ def _read_entry(tree: Mapping[str, Any]) -> Entry:
         if digest_of(pieces) != state["code"]:
             raise ValueError(f"{state['code'][:8]} is not the digest of its pieces")
         accepted.append(pieces)
+    if not accepted:
+        raise ValueError("a step without any code")
     golden = {name: Golden(**each) for name, each in tree["golden"].items()}
     return Entry(tree["version"], golden, tuple(accepted))
 
@@ -243,8 +245,8 @@ def vouched(step: Step[Any, Any], made: Pieces, present: Pieces) -> bool:
 
 
 def with_accepted(objects: ObjectStore, node: Node, look: Look) -> Look:
-    """The look at a step. Where other code made its output, the present code counts as accepted in it if the lock beside
-    the step vouches for both, or a person has said so in this store.
+    """The look at a step. Where other code made its output, the present code counts as accepted in it if the lock
+    beside the step vouches for both, or a person has said so in this store.
 
     Raises:
         InputError: when the lock is damaged.

@@ -55,12 +55,14 @@ class Library:
         return [node for node in self.graph.nodes.values() if node.id == id]
 
     def select(self, selectors: Sequence[str]) -> list[str]:
-        """Ids of the steps that are meant; all when none is named.
+        """Ids of the steps that are meant, inputs before what depends on them; all when none is named.
 
         Raises:
             UsageError: for what is no step here, or follows its source.
         """
-        return list(dict.fromkeys(self._one(selector) for selector in selectors)) or sorted(self.steps)
+        meant = {self._one(selector) for selector in selectors} or set(self.steps)
+        in_order = dict.fromkeys(node.id for node in self.graph.nodes.values())
+        return [id for id in dict.fromkeys([*in_order, *sorted(self.steps)]) if id in meant]
 
     def _one(self, selector: str) -> str:
         found = [id for id, step in self.steps.items() if selector in (id, id.partition("/")[2], step.fn.__name__)]
@@ -120,7 +122,7 @@ def opened(folder: Path) -> Generator[Library]:
     Raises:
         UsageError: when there is no `golden.py`, or it does not declare artifacts.
     """
-    file = (folder / GOLDEN).absolute()
+    file = Path(projects.real_path(folder / GOLDEN))
     if not file.is_file():
         raise UsageError(
             f"{folder}: there is no {GOLDEN}, which declares the golden inputs of a folder's steps; write one with "
@@ -150,14 +152,22 @@ def _imported(file: Path) -> ModuleType:
     """The module of a file, under the name that it has from its project's root.
 
     Raises:
-        UsageError: when another file has that name.
+        UsageError: when another file has that name, or none.
     """
     root = projects.project_root(file)
     root = root / "src" if file.is_relative_to(root / "src") else root
-    if str(root) not in sys.path:
+    if sys.path[0] != str(root):
         sys.path.insert(0, str(root))
     name = ".".join(file.relative_to(root).with_suffix("").parts)
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(
+            f"{file}: cannot be imported as {name} ({error}): another {name.partition('.')[0]} is found first; "
+            f"give the folder an __init__.py, or another name"
+        ) from error
     if module.__file__ is None or not Path(module.__file__).samefile(file):
         raise UsageError(f"{file}: the module {name} is {module.__file__} here; put {root} first in PYTHONPATH")
     return module
@@ -181,6 +191,8 @@ def _measured(library: Library, ids: Sequence[str]) -> dict[str, dict[str, Golde
         session = Session.open([library.graph.nodes[key].artifact for key in library.graph.targets], options, "golden")
         looks = session.looks()
         result = session.show(choose_screen(-1, sys.stderr), session.plan(looks), looks)
+        if result.interrupted:
+            raise KeyboardInterrupt
         if not result.ok:
             raise MarinError(f"the golden inputs cannot be made: {RunFailed(result).args[0]}")
         found: dict[str, dict[str, Golden]] = {}
@@ -248,14 +260,30 @@ def _finding(library: Library, lock: CodeLock, id: str) -> Finding:
     return found("accepted")
 
 
-def _changed(entry: Entry | None, measured: Mapping[str, Golden]) -> list[str]:
-    """How the outputs of golden inputs differ from those in the lock; an input that it does not know proves nothing."""
-    return [
-        f"{name}: {difference}"
-        for name, now in measured.items()
-        if entry is not None and _knows(entry, name, now.key)
-        for difference in differences(entry.golden[name], now)
-    ]
+def _changed(library: Library, lock: CodeLock, measured: Mapping[str, Mapping[str, Golden]]) -> dict[str, str]:
+    """How the outputs of golden inputs differ from those in the lock, and what to do, by the step's id.
+
+    An input that the lock does not know, or has of another version of the step, proves nothing.
+    """
+    found: dict[str, str] = {}
+    for id, made in measured.items():  # inputs come first
+        entry, version = lock.steps.get(id), library.steps[id].version or 1
+        if entry is None or entry.version != version:
+            continue
+        changed = [
+            f"{name}: {difference}"
+            for name, now in made.items()
+            if _knows(entry, name, now.key)
+            for difference in differences(entry.golden[name], now)
+        ]
+        if changed:
+            needed = library.graph.ancestors([now.key for now in made.values()])
+            first = next((each for each in found if needed & {node.key for node in library.golden(each)}), None)
+            remedy = f"give the step version={version + 1}, or undo the change"
+            if first is not None:
+                remedy = f"what it is made from is another already, see {first}"
+            found[id] = f"{'; '.join(changed)}: {remedy}"
+    return found
 
 
 def check(library: Library, selectors: Sequence[str] = (), rerun: bool = False) -> list[Finding]:
@@ -268,8 +296,15 @@ def check(library: Library, selectors: Sequence[str] = (), rerun: bool = False) 
     lock, ids = read_lock(library.folder), library.select(selectors)
     found = [_finding(library, lock, id) for id in ids]
     if rerun:
-        measured = _measured(library, ids)
-        found = [_after_run(each, lock, measured.get(each.id, {})) for each in found]
+        changed = _changed(library, lock, _measured(library, ids))
+        found = [
+            replace(each, text=f"its golden output is the same; {each.text}")
+            if each.status == "code" and each.id not in changed
+            else each
+            for each in found
+            if each.id not in changed
+        ]
+        found += _differing(library, changed)
     if not selectors:
         gone = sorted(set(lock.steps) - set(library.steps))
         found += [
@@ -280,20 +315,8 @@ def check(library: Library, selectors: Sequence[str] = (), rerun: bool = False) 
     return found
 
 
-def _after_run(found: Finding, lock: CodeLock, measured: Mapping[str, Golden]) -> Finding:
-    entry = lock.steps.get(found.id)
-    if entry is None or entry.version != found.version:
-        return found
-    changed = _changed(entry, measured)
-    if changed:
-        return replace(found, status="differs", text=f"{'; '.join(changed)}; {_remedy(found.version)}")
-    if found.status == "code":
-        return replace(found, text=f"its golden output is the same; {found.text}")
-    return found
-
-
-def _remedy(version: int | None) -> str:
-    return f"its output is another: give the step version={(version or 0) + 1}, or undo the change"
+def _differing(library: Library, changed: Mapping[str, str]) -> list[Finding]:
+    return [Finding(id, library.steps[id].version, "differs", text) for id, text in changed.items()]
 
 
 def accept(library: Library, selectors: Sequence[str] = ()) -> list[Finding]:
@@ -310,15 +333,17 @@ def accept(library: Library, selectors: Sequence[str] = ()) -> list[Finding]:
         if not library.golden(id):
             raise UsageError(f"{id}: {library.folder / GOLDEN} declares no golden input for it; add one")
     measured = _measured(library, ids)
+    changed = _changed(library, lock, measured)
     entries = dict(lock.steps)
-    found: list[Finding] = []
-    for id in ids:
-        each = _accepted(library, lock, id, measured)
-        if isinstance(each, Entry):
-            entries[id] = each
-            states = len(each.accepted)
-            each = Finding(id, each.version, "accepted", f"{states} {'code' if states == 1 else 'codes'}")
-        found.append(each)
+    found = _differing(library, changed)
+    for id in (id for id in ids if id not in changed):
+        entry = _accepted(library, lock.steps.get(id), id, measured[id])
+        if isinstance(entry, Finding):
+            found.append(entry)
+            continue
+        entries[id] = entry
+        codes = "1 code" if len(entry.accepted) == 1 else f"{len(entry.accepted)} codes"
+        found.append(Finding(id, entry.version, "accepted", f"{codes} of version {entry.version}"))
     if not selectors:
         entries = {id: entry for id, entry in entries.items() if id in library.steps}
     if entries != lock.steps and all(each.status == "accepted" for each in found):
@@ -326,19 +351,13 @@ def accept(library: Library, selectors: Sequence[str] = ()) -> list[Finding]:
     return found
 
 
-def _accepted(
-    library: Library, lock: CodeLock, id: str, measured: Mapping[str, Mapping[str, Golden]]
-) -> Entry | Finding:
-    """The new entry of a step, or why there is none."""
-    step, nodes, entry = library.steps[id], library.golden(id), lock.steps.get(id)
-    version = step.version or 1
+def _accepted(library: Library, entry: Entry | None, id: str, made: Mapping[str, Golden]) -> Entry | Finding:
+    """The new entry of a step whose outputs are those in the lock where it knows the input; or why there is none."""
+    nodes, version = library.golden(id), library.steps[id].version or 1
     if entry is None or entry.version != version:
         entry = Entry(version, {}, ())
     else:
-        changed = _changed(entry, measured[id])
-        if changed:
-            return Finding(id, version, "differs", f"{'; '.join(changed)}; {_remedy(version)}")
-        # With equal outputs a new code is as good as the old one, on inputs for which the lock has outputs.
+        # Equal outputs speak for a new code only where the lock knew the input.
         unproven = [node.name for node in nodes if not _knows(entry, node.name, node.key)]
         if any(not _is_accepted(entry, node) for node in nodes if node.name in unproven):
             text = (
@@ -349,5 +368,5 @@ def _accepted(
     for node in nodes:
         entry = entry.accepting(pieces_of(node))
     # What is known stays as it was first written, so that small differences do not add up.
-    known = {name: entry.golden[name] for name, now in measured[id].items() if _knows(entry, name, now.key)}
-    return replace(entry, golden={**measured[id], **known})
+    known = {name: entry.golden[name] for name, now in made.items() if _knows(entry, name, now.key)}
+    return replace(entry, golden={**made, **known})
