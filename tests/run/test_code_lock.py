@@ -62,7 +62,7 @@ def test_the_digest_of_a_code_is_that_of_its_pieces() -> None:
 
 
 def test_the_file_reads_back_and_a_new_code_adds_only_what_changed(tmp_path: Path) -> None:
-    entries = [Entry(1, {"golden": GOLDEN}, (OLD,)), ENTRY, Entry(1, {"golden": GOLDEN}, (OLD, NEW, OLD | CLASS))]
+    entries = [Entry(1, {"golden": GOLDEN}, (OLD,)), ENTRY, Entry(1, {"golden": GOLDEN}, (OLD, NEW, {**OLD, **CLASS}))]
     texts = []
     for entry in entries:
         write_lock(tmp_path, CodeLock({"a": entry}))
@@ -107,7 +107,7 @@ def test_figures_are_compared_within_the_stated_tolerance_and_files_by_every_byt
 # In a project --------------------------------------------------------------------------------------------------------
 
 STEPS = """
-from marin_pipeline import Artifact, Context, step
+from marin_pipeline import Artifact, Chain, Context, step
 
 
 @step(version=1)
@@ -121,6 +121,16 @@ def total(ctx: Context, made: Artifact[int]) -> int:
     return sum(int(each) for each in (made / "squares.txt").read_text().split())
 
 
+def way(arguments):
+    return Chain(initial="start", step=arguments["to"], recipe=lambda steps: steps)
+
+
+@step(version=1, chain=way)
+def climb(ctx: Context, to: int) -> list[int]:
+    earlier = ctx.earlier_state()
+    return [earlier[0] if earlier else 0, to]
+
+
 @step
 def plain(ctx: Context) -> int:
     return 1
@@ -128,11 +138,11 @@ def plain(ctx: Context) -> int:
 GOLDENS = """
 from pathlib import Path
 from marin_pipeline import Artifact
-from steps.numbers import make, total
+from steps.numbers import climb, make, total
 
 
 def golden(folder: Path) -> list[Artifact]:
-    return [total(make(size=4))]
+    return [total(make(size=4)), climb(to=2)]
 """
 RULES = """
 from dataclasses import dataclass
@@ -148,12 +158,11 @@ class Rules:
 EXPERIMENT = """
 from marin_pipeline import main
 from rules import Rules
-from steps.numbers import make, total
+from steps.numbers import climb, make, total
 
 
-def build(extra: int = 0):
-    made = make(size=3, rules=Rules())
-    return [total(made), *(total(make(size=size)) for size in range(10, 10 + extra))]
+def build(to: int = 0):
+    return [total(make(size=3, rules=Rules())), *([climb(to=to)] if to else [])]
 
 
 if __name__ == "__main__":
@@ -233,6 +242,21 @@ def test_a_harmless_edit_is_drift_until_a_golden_run_has_shown_it(project: Proje
     assert project.plan() == {"make": "cached", "total": "cached"}
 
 
+def test_a_chain_goes_on_from_a_state_of_a_code_that_the_lock_vouches_for(project: Project) -> None:
+    assert load_value(project, "3") == [0, 3]
+    project.edit(("earlier[0] if earlier else 0", "0 if not earlier else earlier[0]"))
+    assert load_value(project, "5") == [0, 5]
+    assert project.code("accept", "climb").code == 0
+    # The state at 5 is of the present code anyway; the one at 3 counts since the lock vouches for it.
+    assert load_value(project, "4") == [3, 4]
+
+
+def load_value(project: Project, to: str) -> list[int]:
+    """What `climb` returned."""
+    path = project.run("--to", to, "--only", "climb").summary["climb"]["path"]
+    return json.loads((Path(path) / "value.json").read_text())
+
+
 def test_what_is_built_on_a_vouched_output_is_not_blocked(project: Project) -> None:
     project.edit(HARMLESS)
     assert {step["status"] for step in project.run("--force", "total").summary.values()} == {"cached", "blocked"}
@@ -268,7 +292,9 @@ def test_a_new_version_is_a_new_entry_and_moves_what_is_built_on_it(project: Pro
     project.edit(HARMFUL)
     project.edit(("@step(version=1)", "@step(version=2)"))
     lines = {line["id"]: line["status"] for line in project.code("check", "--json").events}
-    assert lines == {"sample/make": "version", "sample/total": "golden", "steps/numbers.plain": "unversioned"}
+    assert lines == {"sample/make": "version", "sample/total": "golden", "sample/climb": "accepted"} | {
+        "steps/numbers.plain": "unversioned"
+    }
     assert project.code("accept", "--all").code == 0
     assert project.code("check", "--run").code == 0
     tree = json.loads(project.lock.read_text())["steps"]
@@ -293,14 +319,15 @@ def test_what_cannot_be_accepted_is_one_clear_error(project: Project) -> None:
     for arguments, said in (
         (["accept"], "say --all"),
         (["accept", "make", "--all"], "say --all"),
-        (["accept", "nothing"], "there are: sample/make, sample/total"),
+        (["accept", "nothing"], "there are: sample/climb, sample/make, sample/total"),
         (["accept", "plain"], "follows its source"),
     ):
         ran = project.code(*arguments)
         assert (ran.code, said in ran.err, "Traceback" in ran.err) == (2, True, False), ran.err
     project.edit(("total(make(size=4))", "make(size=4)"), project.golden)
     assert "declares no golden input for it" in project.code("accept", "total").err
-    assert [line["status"] for line in project.code("check", "--json").events][:2] == ["accepted", "no golden"]
+    lines = {line["id"]: line["status"] for line in project.code("check", "--json").events}
+    assert (lines["sample/make"], lines["sample/total"]) == ("accepted", "no golden")
     project.golden.unlink()
     ran = project.code("check")
     assert (ran.code, "there is no golden.py" in ran.err) == (2, True)
@@ -321,8 +348,8 @@ def test_a_step_that_has_gone_leaves_the_lock_with_all(project: Project) -> None
     text = project.steps.read_text()
     project.steps.write_text(text.replace("def total", "def summed"))
     project.edit(("total(make", "summed(make"), project.golden)
-    project.edit(("import make, total", "import make, summed"), project.golden)
+    project.edit(("make, total", "make, summed"), project.golden)
     lines = {line["id"]: line["status"] for line in project.code("check", "--json").events}
     assert (lines["sample/total"], lines["sample/summed"]) == ("gone", "new")
     assert project.code("accept", "--all").code == 0
-    assert set(json.loads(project.lock.read_text())["steps"]) == {"sample/make", "sample/summed"}
+    assert set(json.loads(project.lock.read_text())["steps"]) == {"sample/make", "sample/summed", "sample/climb"}
