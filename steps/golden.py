@@ -61,7 +61,9 @@ def golden(folder: Path) -> list[Artifact[Any]]:
     corpus = documents_from(texts, text_key="text", id_key="name", source_key="from").named("golden/documents")
     held_out = split_held_out(corpus, part="held_out", fraction=0.2).named("golden/split/held-out")
     rest = split_held_out(corpus, part="train", fraction=0.2).named("golden/split/train")
-    unique = dedupe(rest, against=held_out, shingle_words=5).named("golden/dedupe")
+    # Half a document that occurs in another is 14 of its 32 shingles, which is the bound itself.
+    unique = dedupe(rest, against=held_out, threshold=0.4375, shingle_words=5).named("golden/dedupe/train")
+    overlap = dedupe(corpus, against=held_out).named("golden/dedupe/all")
     rules = QualityRules(min_words=12, min_sentences=2, max_top_2_gram=0.25)
     kept = quality_filter(unique, rules=rules).named("golden/filter")
     tokenizer = train_tokenizer(kept, vocabulary=400).named("golden/tokenizer")
@@ -70,10 +72,11 @@ def golden(folder: Path) -> list[Artifact[Any]]:
     state = train(tokens, **recipe, schedule="cosine", clip=0.5).named("golden/train/muon")
     adamw = train(tokens, **recipe, optimizer="adamw", schedule="linear", seed=1).named("golden/train/adamw")
     scores = evaluate(state, held_out, tokenizer).named("golden/evaluate")
-    words = generate(adamw, tokenizer, prompts=("the ", "every river"), tokens=6).named("golden/generate")
+    words = generate(adamw, tokenizer, prompts=("the ", "every river"), tokens=6).named("golden/generate/likeliest")
+    drawn = generate(state, tokenizer, prompts=("",), tokens=5, temperature=1.0, seed=3).named("golden/generate/drawn")
     simple = baselines(kept, held_out, orders=(1, 3), zstd_level=3).named("golden/baselines")
     docs = package_docs(packages=_distribution(folder / "installed")).named("golden/package-docs")
-    return [scores, words, simple, docs]
+    return [scores, words, drawn, simple, overlap, docs]
 
 
 def _rows() -> str:
@@ -91,9 +94,10 @@ def _rows() -> str:
             sentences.append(" ".join(words).capitalize() + ".")
         texts.append(sentences)
     # Copies of all, three and two quarters of a document, so that bounds of overlap have documents on both sides.
+    shouted = [[sentence.upper() for sentence in one] for one in texts[40:60]]
     copies = [*texts[:12], *([*one, "Once more."] for one in texts[:40])]
     copies += [[*one[:kept], *other[kept:]] for kept in (3, 2) for one, other in zip(texts, texts[80:], strict=False)]
-    repeated = [*(" ".join(sentences) for sentences in [*texts, *copies]), "Too short.", "same words " * 20]
+    repeated = [*(" ".join(sentences) for sentences in [*texts, *copies, *shouted]), "Too short.", "same words " * 20]
     rows = [
         json.dumps({"text": text, "name": f"row {place}", "from": "even" if place % 2 == 0 else "odd"})
         for place, text in enumerate(repeated)

@@ -93,6 +93,7 @@ def test_figures_are_compared_within_the_stated_tolerance_and_files_by_every_byt
     beyond = Golden("k", figures={**found, "value.loss": 2.0 * (1 + RELATIVE_TOLERANCE * 2)})
     assert differences(old, beyond)[0].startswith("value.loss: 2.0 → 2.0")
     assert differences(old, Golden("k", figures={"value.loss": 2.0})) != []
+    assert differences(Golden("k", figures={"value.n": 10**6}), Golden("k", figures={"value.n": 10**6 + 1})) != []
     assert differences(GOLDEN, Golden("a" * 64, output="d" * 64, files={"value.json": "d" * 64})) == [
         "value.json: cccccccc → dddddddd"
     ]
@@ -177,7 +178,7 @@ class Project:
 
     def __init__(self, folder: Path, program: Program) -> None:
         self.folder = folder
-        self._program = program
+        self.program = program
         (folder / "steps").mkdir(parents=True)
         (folder / "pyproject.toml").write_text('[project]\nname = "sample"\n')
         (folder / "steps" / "__init__.py").touch()
@@ -198,14 +199,14 @@ class Project:
 
     def code(self, *arguments: str) -> Ran:
         command = "from marin_pipeline.tool import main; main()"
-        return self._program("-c", command, "code", *arguments, "--folder", str(self.folder / "steps"))
+        return self.program("-c", command, "code", *arguments, "--folder", str(self.folder / "steps"))
 
     def plan(self, *arguments: str) -> dict[str, str]:
-        events = self._program(self.experiment, "plan", "--json", *arguments).events
+        events = self.program(self.experiment, "plan", "--json", *arguments).events
         return {line["name"]: line["status"] for line in events}
 
     def run(self, *arguments: str) -> Ran:
-        return self._program(self.experiment, "--json", *arguments)
+        return self.program(self.experiment, "--json", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -333,7 +334,7 @@ def test_what_cannot_be_accepted_is_one_clear_error(project: Project) -> None:
     assert (ran.code, "there is no golden.py" in ran.err) == (2, True)
     project.lock.write_text("<<<<<<< ours")
     project.edit(HARMLESS)
-    assert "code accept --all" in project._program(project.experiment, "plan").err  # pyright: ignore[reportPrivateUsage]
+    assert "code accept --all" in project.program(project.experiment, "plan").err
 
 
 def test_a_golden_input_that_fails_shows_the_steps_own_traceback(project: Project) -> None:

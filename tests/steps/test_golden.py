@@ -83,7 +83,7 @@ def test_an_edited_step_one_without_a_version_and_one_without_a_golden_input_are
 ) -> None:
     edit(copied / "tokenize.py", "documents.value.documents:", "documents.value.documents > 0:")
     edit(copied / "train_tokenizer.py", "@step(version=1)", "@step(version=2)")
-    edit(copied / "golden.py", "return [scores, words, simple, docs]", "return [scores, words, docs]")
+    edit(copied / "golden.py", "drawn, simple, overlap", "drawn, overlap")
     (copied / "other.py").write_text(
         "from marin_pipeline import Context, step\n\n@step\ndef other(ctx: Context) -> int:\n    return 1\n"
     )
@@ -118,10 +118,10 @@ def test_dedupe_edited_without_another_output_is_accepted_and_what_it_made_stays
 
     accepted = (copied / "code.lock").read_text()
     assert len(accepted.splitlines()) - len(lock.splitlines()) <= 6
-    edit(copied / "dedupe.py", "if share > threshold else None", "if share >= threshold / 2 else None")
+    edit(copied / "dedupe.py", "if share > threshold else None", "if share >= threshold else None")
     refused = code("accept", copied, "dedupe")
     assert refused.code == 1
-    assert "golden/dedupe: value.json:" in refused.out
+    assert "golden/dedupe/train: value.json:" in refused.out
     assert "give the step version=2, or undo the change" in refused.out
     assert (copied / "code.lock").read_text() == accepted
 
