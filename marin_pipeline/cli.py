@@ -27,6 +27,7 @@ from marin_pipeline.core.experiment import Experiment
 
 if TYPE_CHECKING:
     from marin_pipeline.run.driver import Session
+    from marin_pipeline.run.lock_file import Asked
     from marin_pipeline.run.plan import Plan
     from marin_pipeline.store.commit import Look
 
@@ -173,7 +174,12 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
         help="of an output that other code made: build nothing on it, take it as good, or make it again",
     )
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept with what --force and --code do")
-    parser.add_argument("--check", action="store_true", help="with plan: exit with 3 when there is work")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="with plan: exit with 3 when there is work, or it is not as the lock file says",
+    )
+    parser.add_argument("--lock", action="store_true", help="with run: write keys and digests to FILE.lock.json")
     parser.add_argument("--format", choices=("mermaid", "svg"), default="mermaid", help="with graph")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parser.add_argument("-q", "--quiet", action="store_true", help="failures only")
@@ -226,15 +232,19 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     from marin_pipeline.core.source import unchanging
 
     parsed = _parser(target if _is_builder(target) else None).parse_intermixed_args(argv)
-    out = _stream_aside() if parsed.json else sys.stdout
+    out = stream_aside() if parsed.json else sys.stdout
     words = _Words.read(parsed.words)
+    if parsed.lock and (words.command != "run" or parsed.only or parsed.until):
+        raise UsageError(
+            "--lock goes with `run` of the whole experiment: leave --only, --until and other commands away"
+        )
     with unchanging():
         built = _declared(target, parsed)
         session = _session(built, words.overrides, parsed)
         looks = session.looks()
         plan = session.plan(looks)
     if words.command == "run":
-        return _run(session, plan, looks, parsed, built, out)
+        return _run(session, plan, looks, parsed, built, out, _asked(target, parsed, words))
     if words.command == "graph":
         from marin_pipeline.run import drawing
 
@@ -242,13 +252,45 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         return 0
     if words.command == "explain":
         return _explain(plan, words.step, out if parsed.json else None)
+    return _plan(session, plan, parsed, out, _asked(target, parsed, words))
+
+
+def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO, asked: Asked) -> int:
+    from marin_pipeline.run.lock_file import compare
     from marin_pipeline.run.screen import plan_lines
 
-    lines = [json.dumps(planned.tree()) for planned in plan.nodes.values()]
-    print(
-        "\n".join(lines if parsed.json else plan_lines(plan, session.title, session.objects.url)), file=out, flush=True
+    compared = compare(_lock_path(), plan, asked, not (parsed.only or parsed.until))
+    trees = [planned.tree() for planned in plan.nodes.values()]
+    if parsed.check:
+        trees += compared.trees()
+    lines = (
+        [json.dumps(tree) for tree in trees] if parsed.json else plan_lines(plan, session.title, session.objects.url)
     )
-    return 3 if parsed.check and plan.has_work else 0
+    print("\n".join(lines), file=out, flush=True)
+    for line in compared.lines(each=parsed.check and not parsed.json, whole=not parsed.check):
+        print(line, flush=True)
+    return 3 if parsed.check and (plan.has_work or compared.differences) else 0
+
+
+def _lock_path() -> Path:
+    """Where the lock file of this program lies."""
+    from marin_pipeline.run.lock_file import lock_path
+
+    return lock_path(Path(getattr(sys.modules["__main__"], "__file__", None) or "python").absolute())
+
+
+def _asked(target: Target | Callable[..., Target], parsed: argparse.Namespace, words: _Words) -> Asked:
+    """The arguments under which the experiment is declared, without options that are given as they are by default."""
+    from marin_pipeline.run.lock_file import Asked
+
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in (inspect.signature(target).parameters.values() if _is_builder(target) else ())
+    }
+    texts = _option_texts(parsed)
+    values = _options(target, parsed) if _is_builder(target) else {}
+    given = {name: text for name, text in texts.items() if values[name] != defaults[name]}
+    return Asked.of(given, words.overrides)
 
 
 def _declared(target: Target | Callable[..., Target], parsed: argparse.Namespace) -> Any:
@@ -292,21 +334,28 @@ def _is_builder(target: object) -> TypeGuard[Callable[..., Target]]:
 
 def _build(target: Target | Callable[..., Target], parsed: argparse.Namespace) -> Any:
     """The target, built from its options where it is a function."""
+    return target(**_options(target, parsed)) if _is_builder(target) else target
+
+
+def _option_texts(parsed: argparse.Namespace) -> dict[str, str]:
+    """The given options of the builder, by parameter."""
+    options = {name: text for name, text in vars(parsed).items() if name.startswith("option ") and text is not None}
+    return {name.removeprefix("option "): text for name, text in options.items()}
+
+
+def _options(builder: Callable[..., Target], parsed: argparse.Namespace) -> dict[str, Any]:
+    """The given options of the builder as its arguments."""
     from marin_pipeline.run.overrides import read
 
-    if not _is_builder(target):
-        return target
-    annotations = annotations_of(target)
-    options = {name: text for name, text in vars(parsed).items() if name.startswith("option ") and text is not None}
-    given = {name.removeprefix("option "): text for name, text in options.items()}
+    annotations = annotations_of(builder)
     arguments: dict[str, Any] = {}
-    for name, text in given.items():
+    for name, text in _option_texts(parsed).items():
         flag = f"--{name.replace('_', '-')}"
         try:
             arguments[name] = read(text, annotations.get(name, str), flag)
         except DeclarationError as error:
             raise UsageError(str(error)) from error
-    return target(**arguments)
+    return arguments
 
 
 def _targets(built: Any) -> list[Artifact[Any]]:
@@ -320,7 +369,7 @@ def _targets(built: Any) -> list[Artifact[Any]]:
     return found
 
 
-def _stream_aside() -> TextIO:
+def stream_aside() -> TextIO:
     """Where JSON lines go: what stdout was. Whatever else is printed from here on, by whom ever, goes to stderr."""
     stream = sys.stdout
     if stream is sys.__stdout__:
@@ -331,8 +380,15 @@ def _stream_aside() -> TextIO:
 
 
 def _run(
-    session: Session, plan: Plan, looks: Mapping[str, Look], parsed: argparse.Namespace, built: Any, out: TextIO
+    session: Session,
+    plan: Plan,
+    looks: Mapping[str, Look],
+    parsed: argparse.Namespace,
+    built: Any,
+    out: TextIO,
+    asked: Asked,
 ) -> int:
+    from marin_pipeline.run.lock_file import lock_of
     from marin_pipeline.run.screen import JsonScreen, choose_screen
 
     verbosity = -1 if parsed.quiet else 1 if parsed.verbose else 0
@@ -344,6 +400,11 @@ def _run(
     whole = verbosity >= 0 and not (parsed.json or parsed.only or parsed.until)
     if result.ok and whole and isinstance(built, Experiment) and built.report is not None:
         built.report(result.artifacts)
+    if parsed.lock and result.ok:
+        lock = _lock_path()
+        lock_of(result, asked).write(lock)
+        if verbosity >= 0:
+            print(f"lock     {lock.name}")
     return result.exit_code
 
 

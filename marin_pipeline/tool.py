@@ -5,10 +5,12 @@ it does is in `run` and `store`.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from marin_pipeline.cli import leave, writable_streams
+from marin_pipeline.cli import leave, stream_aside, writable_streams
+from marin_pipeline.core.errors import UsageError
 from marin_pipeline.store.objects import ObjectStore, open_objects
 
 Parser = argparse.ArgumentParser
@@ -56,10 +58,49 @@ def _logs(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
     return inspection.logs(objects, parsed.selector, parsed.json)
 
 
+def _code_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "action",
+        choices=("check", "accept"),
+        help="check: is the code in code.lock? accept: make the golden inputs again, and enter it if they agree",
+    )
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="a step's id, or the name of its function")
+    parser.add_argument("--all", action="store_true", help="with accept: every step of the folder")
+    parser.add_argument(
+        "--run", action="store_true", dest="rerun", help="with check: also make the golden inputs again"
+    )
+    parser.add_argument("--folder", help="the folder of the steps (default: here, where golden.py is, else ./steps)")
+
+
+def _code(objects: ObjectStore, parsed: Parsed) -> int:
+    import json
+    from pathlib import Path
+
+    from marin_pipeline.run import golden
+
+    out = stream_aside() if parsed.json else sys.stdout
+    if parsed.action == "accept" and bool(parsed.steps) == parsed.all:
+        raise UsageError("code accept: name steps, or say --all")
+    folder = Path(parsed.folder) if parsed.folder else golden.default_folder(Path.cwd())
+    with golden.opened(folder) as library:
+        if parsed.action == "accept":
+            found = golden.accept(library, parsed.steps)
+        else:
+            found = golden.check(library, parsed.steps, parsed.rerun)
+    for each in found:
+        if parsed.json or each.status not in ("accepted", "unversioned"):
+            print(json.dumps(each.tree()) if parsed.json else each, file=out, flush=True)
+    if not parsed.json:
+        count = sum(each.status == "accepted" for each in found)
+        print(f"{count} of {sum(each.status != 'unversioned' for each in found)} steps are in {folder / golden.LOCK}")
+    return golden.exit_code(found, parsed.action)
+
+
 COMMANDS = (
     Command("show", "what is known of one key: how it was made, and its files", _selector, _show),
     Command("ls", "the steps in the store, or the files of one", _optional_selector, _ls),
     Command("logs", "what a step printed", _selector, _logs),
+    Command("code", "whether steps with a version still give what they gave", _code_arguments, _code),
 )
 
 
@@ -75,7 +116,9 @@ def main() -> None:
         added.add_argument("--json", action="store_true", help="JSON lines on stdout")
         added.set_defaults(run=command.run)
     writable_streams()
-    parsed = parser.parse_args()
+    chosen = commands.choices.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    # Parsed by itself a command takes its words and options in any order.
+    parsed = parser.parse_args() if chosen is None else chosen.parse_intermixed_args(sys.argv[2:])
     leave(lambda: _run(parsed))
 
 

@@ -13,7 +13,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +40,7 @@ __all__ = [
     "CodeDigest",
     "Piece",
     "code_digest",
+    "digest_of",
     "is_third_party",
     "module_id",
     "normalized",
@@ -130,6 +131,14 @@ def code_digest(
         if _held is not None:
             _asked[question] = answer
     return answer
+
+
+def digest_of(pieces: Mapping[str, str]) -> str:
+    """Digest of a code by the digests of its pieces by name, in any order: that of `CodeDigest.digest`."""
+    # A piece of the step's own file has a colon in its name; those come first.
+    ordered = sorted(pieces.items(), key=lambda piece: (":" not in piece[0], piece[0]))
+    text = "\n".join([_SCHEMA, *(f"{name} {digest}" for name, digest in ordered)])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def module_digest(data: bytes, path: Path) -> str:
@@ -283,8 +292,7 @@ class _Look:
             for each in dict.fromkeys((path, *paths))
             if (stamp := self._stamps[each])
         )
-        text = "\n".join([_SCHEMA, *(f"{piece.name} {piece.digest}" for piece in pieces)])
-        return CodeDigest(hashlib.sha256(text.encode()).hexdigest(), pieces, files)
+        return CodeDigest(digest_of({piece.name: piece.digest for piece in pieces}), pieces, files)
 
     def _public(self, imports: tuple[Import, ...]) -> Iterator[Import]:
         """Where the public names of `marin_pipeline` come from; its `__init__.py`, which loads them, does not count."""

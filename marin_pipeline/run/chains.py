@@ -2,7 +2,7 @@
 
 Every committed state leaves an entry in its chain's folder, named by its absolute step and its key. A state is a start
 for another run when its key is that run's own recipe restricted to as many steps, its inputs were the same bytes and
-its code the same.
+its code the same, or counts as the same.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import re
 
 from marin_pipeline.core.canonical import digest, encode
 from marin_pipeline.core.key import key_of
-from marin_pipeline.core.step import Declaration
+from marin_pipeline.core.step import Declaration, code_of
+from marin_pipeline.run.code_lock import vouched
 from marin_pipeline.run.task import References, Task
 from marin_pipeline.store import layout
-from marin_pipeline.store.commit import is_accepted, look
+from marin_pipeline.store.commit import Commit, is_accepted, look
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput
 
@@ -52,7 +53,7 @@ def nearest_state(objects: ObjectStore, declaration: Declaration, task: Task) ->
         if not key.startswith(short):
             continue
         commit = look(objects, task.id, key).commit
-        if commit is None or not (commit.code == task.code or is_accepted(objects, task.id, key, task.code)):
+        if commit is None or not _is_of_its_code(objects, commit, declaration, key, task):
             continue
         same_inputs = all(
             record.key not in task.inputs or record.output == references.output(record.key).digest
@@ -61,3 +62,12 @@ def nearest_state(objects: ObjectStore, declaration: Declaration, task: Task) ->
         if same_inputs:
             return step, CommittedOutput(objects, task.id, key, commit)
     return None
+
+
+def _is_of_its_code(objects: ObjectStore, commit: Commit, declaration: Declaration, key: str, task: Task) -> bool:
+    """Whether a committed state was made by the code that runs now, or by one that counts as equal."""
+    if commit.code == task.code or is_accepted(objects, task.id, key, task.code):
+        return True
+    present = code_of(declaration.step, declaration.arguments)
+    pieces = {piece.name: piece.digest for piece in present.pieces}
+    return present.digest == task.code and vouched(declaration.step, commit.pieces, pieces)

@@ -29,12 +29,13 @@ from marin_pipeline.run.attempt import Failed
 from marin_pipeline.run.backends.base import Backend
 from marin_pipeline.run.backends.inline import InlineBackend
 from marin_pipeline.run.backends.local import LocalBackend
+from marin_pipeline.run.code_lock import with_accepted
 from marin_pipeline.run.history import EarlierResults, RunRecord, now, owner, record_run, resolve
 from marin_pipeline.run.outcome import Notice, Settled
-from marin_pipeline.run.plan import CodePolicy, Plan, Policy, is_drifted, plan
+from marin_pipeline.run.plan import CodePolicy, Plan, Policy, plan
 from marin_pipeline.run.scheduler import LEASE_LIFE, Scheduler
 from marin_pipeline.run.worker import is_worker
-from marin_pipeline.store.commit import Look, is_accepted, look, look_many
+from marin_pipeline.store.commit import Look, look, look_many
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 
@@ -177,14 +178,7 @@ class Session:
     def looks(self) -> dict[str, Look]:
         """One look at the store for the whole graph."""
         found = look_many(self.objects, [(node.id, node.key) for node in self.graph.nodes.values()])
-        for node in self.graph.nodes.values():
-            each = found[node.key]
-            if not is_drifted(node, each):
-                continue
-            code = node.declaration.code.digest
-            if is_accepted(self.objects, node.id, node.key, code):
-                found[node.key] = replace(each, accepted=frozenset({code[:16]}))
-        return found
+        return {key: with_accepted(self.objects, self.graph.nodes[key], each) for key, each in found.items()}
 
     def plan(self, looks: Mapping[str, Look] | None = None) -> Plan:
         """What would be done, and why."""

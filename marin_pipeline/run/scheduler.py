@@ -21,6 +21,7 @@ from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.run.attempt import Failed, describe_failure
 from marin_pipeline.run.backends.base import Backend, Event
 from marin_pipeline.run.calls import Calls
+from marin_pipeline.run.code_lock import with_accepted
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.history import now
 from marin_pipeline.run.keeper import LeaseKeeper
@@ -37,7 +38,6 @@ from marin_pipeline.store.commit import (
     Look,
     accept,
     invalidate,
-    is_accepted,
     record_failure,
 )
 from marin_pipeline.store.lease import Lease, Waiting
@@ -166,10 +166,7 @@ class Scheduler:
 
     def _decide(self, node: Node, found: Look, policy: Policy) -> None:
         """Settle a step, or see that it runs."""
-        if is_drifted(node, found):
-            code = node.declaration.code.digest
-            if is_accepted(self._objects, node.id, node.key, code):
-                found = replace(found, accepted=frozenset({code[:16]}))
+        found = with_accepted(self._objects, node, found)
         compared = {
             each: commit.compared for each in node.depends_on if (commit := self._settled[each].commit) is not None
         }

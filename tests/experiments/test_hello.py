@@ -77,3 +77,10 @@ def test_a_wrong_argument_in_a_declaration_is_one_clear_error(program: Program, 
     assert "Traceback" not in ran.err
     assert re.search(r"error: step count_words \(hello.py:6\): text: expected str, got 3", ran.err), ran.err
     assert "in " + str(hello) + ":18: main(multiply(" in ran.err
+
+
+def test_its_keys_and_bytes_are_those_of_the_lock_file_beside_it(program: Program) -> None:
+    assert program(HELLO).code == 0
+    checked = program(HELLO, "plan", "--check")
+    assert (checked.code, "lock" in checked.out) == (0, False), checked.out
+    assert HELLO.with_suffix(".lock.json").is_file()
