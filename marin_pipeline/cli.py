@@ -24,13 +24,14 @@ from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.canonical import annotations_of, is_sequence
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
+from marin_pipeline.core.grid import Grid, flattened
 
 if TYPE_CHECKING:
     from marin_pipeline.run.driver import Session
     from marin_pipeline.run.plan import Plan
     from marin_pipeline.store.commit import Look
 
-Target = Artifact[Any] | Sequence[Artifact[Any]] | Experiment
+Target = Artifact[Any] | Grid[Any] | Sequence[Artifact[Any] | Grid[Any]] | Experiment
 COMMANDS = ("run", "plan", "explain", "graph")
 
 USAGE = """%(prog)s [run] [options] [name.argument=value ...]
@@ -47,8 +48,8 @@ def main(target: Target | Callable[..., Target]) -> None:
     """Run an experiment as a program, as its command line says. Does not return: exits with the designed code.
 
     Args:
-        target: an artifact, a list of them, an `Experiment`, or a function that builds one of these; the function's
-            typed parameters become options (`--scale tiny`).
+        target: an artifact, a grid, a list of these, an `Experiment`, or a function that builds one of them; the
+            function's typed parameters become options (`--scale tiny`).
     """
     writable_streams()
     caller = inspect.currentframe()
@@ -311,10 +312,10 @@ def _build(target: Target | Callable[..., Target], parsed: argparse.Namespace) -
 
 def _targets(built: Any) -> list[Artifact[Any]]:
     given: Any = built.targets if isinstance(built, Experiment) else built
-    found = list(given) if is_sequence(given) else [given]
+    found = flattened(given if is_sequence(given) else [given])
     if not all(isinstance(each, Artifact) for each in found):
         raise UsageError(
-            "main() takes an artifact, a list of artifacts, an Experiment, or a function that builds one; "
+            "main() takes an artifact, a grid, a list of them, an Experiment, or a function that builds one; "
             f"it got {built!r}"
         )
     return found

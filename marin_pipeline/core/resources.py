@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from marin_pipeline.core.errors import DeclarationError
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -21,3 +23,16 @@ class Resources:
     retries: int = 2
     """How often an attempt that the machine lost (a killed worker, a preemption) is made again. The step's own errors
     are not retried."""
+
+    group: str = ""
+    """Steps that share the limit `at_most`; empty for none. A grid names its own."""
+
+    at_most: int | None = None
+    """How many steps of the group run at once within a run, or None for as many as there is room for."""
+
+    def __post_init__(self) -> None:
+        if self.at_most is not None and (type(self.at_most) is not int or self.at_most < 1 or not self.group):
+            raise DeclarationError(
+                f"Resources(group={self.group!r}, at_most={self.at_most!r}): a limit is an int from 1 on, for the "
+                "steps of a group; name both"
+            )

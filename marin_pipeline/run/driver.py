@@ -24,6 +24,7 @@ from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.core.grid import Grid, flattened
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.attempt import Failed
 from marin_pipeline.run.backends.base import Backend
@@ -336,14 +337,23 @@ def experiment_id() -> str:
 @overload
 def run(target: Artifact[T], /, *, quiet: bool = False, **options: Any) -> Artifact[T]: ...
 @overload
+def run(target: Grid[T], /, *, quiet: bool = False, **options: Any) -> Grid[T]: ...
+@overload
 def run(
-    target: Sequence[Artifact[Any]] | Experiment, /, *, quiet: bool = False, **options: Any
+    target: Sequence[Artifact[Any] | Grid[Any]] | Experiment, /, *, quiet: bool = False, **options: Any
 ) -> list[Artifact[Any]]: ...
-def run(target: Artifact[Any] | Sequence[Artifact[Any]] | Experiment, /, *, quiet: bool = False, **options: Any) -> Any:
+def run(
+    target: Artifact[Any] | Grid[Any] | Sequence[Artifact[Any] | Grid[Any]] | Experiment,
+    /,
+    *,
+    quiet: bool = False,
+    **options: Any,
+) -> Any:
     """Make what is missing, and return the artifacts with their outputs.
 
     Args:
-        target: an artifact, a list of them, or an experiment.
+        target: an artifact, a grid, a list of these, or an experiment; of a list and of an experiment a list of
+            artifacts comes back, with the cells of each grid in its place.
         quiet: print nothing; by default a run that has something to do shows on stderr how far it is.
         options: fields of `Options`: `prefix`, `backend`, `force`, …
 
@@ -353,7 +363,7 @@ def run(target: Artifact[Any] | Sequence[Artifact[Any]] | Experiment, /, *, quie
     """
     from marin_pipeline.run.screen import choose_screen
 
-    targets = [target] if isinstance(target, Artifact) else list(_asked(target))
+    targets = [target] if isinstance(target, Artifact) else flattened(_asked(target))
     unknown = sorted(set(options) - set(Options.__dataclass_fields__))
     if unknown:
         raise UsageError(f"run(): no option {', '.join(unknown)}; there are {', '.join(Options.__dataclass_fields__)}")
@@ -369,11 +379,19 @@ def run(target: Artifact[Any] | Sequence[Artifact[Any]] | Experiment, /, *, quie
     result = session.show(screen, plan, looks)
     if not result.ok:
         raise RunFailed(result)
-    found = [result.bound(each.key) if each.key in result.graph.nodes else each for each in targets]
+
+    def bound(artifact: Artifact[Any]) -> Artifact[Any]:
+        return result.bound(artifact.key) if artifact.key in result.graph.nodes else artifact
+
+    if isinstance(target, Grid):
+        return target.map(bound)
+    found = [bound(each) for each in targets]
     return found[0] if isinstance(target, Artifact) else found
 
 
-def _asked(target: Sequence[Artifact[Any]] | Experiment) -> Sequence[Artifact[Any]]:
+def _asked(target: Grid[Any] | Sequence[Any] | Experiment) -> Sequence[Any]:
+    if isinstance(target, Grid):
+        return target.artifacts
     return target.targets if isinstance(target, Experiment) else target
 
 

@@ -25,6 +25,7 @@ from marin_pipeline.run.chains import enter_chain
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.history import now
 from marin_pipeline.run.keeper import LeaseKeeper
+from marin_pipeline.run.limits import is_held_back
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import Policy, assess, is_drifted, pieces_of
 from marin_pipeline.run.task import InputAt, Task, target_of, write_call
@@ -265,6 +266,9 @@ class Scheduler:
                 return
             if time.monotonic() < ready.next_try:
                 continue
+            running = (attempt.node.artifact.resources for attempt in self._attempts.values())
+            if is_held_back(ready.node.artifact.resources, running):
+                continue
             if self._fail_fast and self.failures:
                 self._ready.remove(ready)
                 self._block(ready.node, f"blocked by --fail-fast after {self.failures[0][0].name}")
@@ -328,7 +332,8 @@ class Scheduler:
             if (commit := commits[key]) is not None
         }
         read = digest({role: record.output for role, record in inputs.items()})
-        attempt = f"{now()[:19].replace('-', '').replace(':', '')}-{uuid.uuid4().hex[:8]}"
+        # To the microsecond, so that the attempts of a step that is tried again sort as they were made.
+        attempt = f"{now()[:26].replace('-', '').replace(':', '')}-{uuid.uuid4().hex[:8]}"
         fresh = found.invalidation is not None and found.invalidation.reason != "stale"
         task = Task(
             task=attempt,
