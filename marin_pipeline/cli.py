@@ -11,7 +11,6 @@ import inspect
 import io
 import json
 import os
-import reprlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -178,7 +177,12 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=("mermaid", "svg"), default="mermaid", help="with graph")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parser.add_argument("-q", "--quiet", action="store_true", help="failures only")
-    parser.add_argument("-v", "--verbose", action="store_true", help="also name each step that is cached or blocked")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="name every step of a plan, and in a run each that is cached or blocked",
+    )
     if builder is not None:
         group = parser.add_argument_group("options of this experiment")
         for parameter in inspect.signature(builder).parameters.values():
@@ -242,13 +246,19 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         print(drawing.svg(plan) if parsed.format == "svg" else drawing.mermaid(plan))
         return 0
     if words.command == "explain":
-        return _explain(plan, words.step, out if parsed.json else None)
+        from marin_pipeline.run.explanation import Explanation
+
+        found = Explanation(plan, words.step, session.objects, session.earlier())
+        print(json.dumps(found.tree()) if parsed.json else "\n".join(found.lines()), file=out, flush=True)
+        return 0
     from marin_pipeline.run.screen import plan_lines
 
-    lines = [json.dumps(planned.tree()) for planned in plan.nodes.values()]
-    print(
-        "\n".join(lines if parsed.json else plan_lines(plan, session.title, session.objects.url)), file=out, flush=True
+    lines = (
+        [json.dumps(planned.tree()) for planned in plan.nodes.values()]
+        if parsed.json
+        else plan_lines(plan, session.title, session.objects.url, whole=parsed.verbose)
     )
+    print("\n".join(lines), file=out, flush=True)
     return 3 if parsed.check and plan.has_work else 0
 
 
@@ -346,29 +356,3 @@ def _run(
     if result.ok and whole and isinstance(built, Experiment) and built.report is not None:
         built.report(result.artifacts)
     return result.exit_code
-
-
-def _explain(plan: Plan, selector: str, lines: TextIO | None) -> int:
-    node = plan.graph.select(selector)
-    planned = plan.nodes[node.key]
-    if lines is not None:
-        print(json.dumps({**planned.tree(), "reasons": [reason.tree() for reason in planned.reasons]}), file=lines)
-        return 0
-    print(f"{planned.status}  {node.key[:8]}  {node.name}  ({node.id})")
-    for reason in planned.reasons or ["done, and nothing that it depends on has changed"]:
-        print(f"  {reason}")
-    for role, key in node.dependencies.items():
-        dependency = plan.nodes[key]
-        print(f"  {role} = {dependency.node.name} {key[:8]} ({dependency.status})")
-    for argument, value in () if node.loaded else node.declaration.arguments.items():
-        if argument not in node.dependencies:
-            print(f"  {argument} = {reprlib.repr(value)}")
-    below = {node.key}
-    for key, each in plan.nodes.items():  # dependencies come first
-        if below.intersection(each.node.depends_on):
-            below.add(key)
-    below.remove(node.key)
-    waiting = [each.node.name for key, each in plan.nodes.items() if key in below and each.status != "cached"]
-    if planned.status != "cached" and waiting:
-        print(f"  +{len(waiting)} downstream: {', '.join(waiting)}")
-    return 0
