@@ -36,6 +36,17 @@ def _optional_selector(parser: Parser) -> None:
     parser.add_argument("selector", nargs="?", metavar="KEY", help="a name, or 6 hex digits of a key")
 
 
+def _followed(parser: Parser) -> None:
+    _selector(parser)
+    parser.add_argument(
+        "--follow", action="store_true", help="go on until the step has come out; exits with 0 (done) or 1 (failed)"
+    )
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
 def _show(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
     from marin_pipeline.run import inspection
 
@@ -50,16 +61,18 @@ def _ls(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
     return inspection.list_steps(objects, parsed.json)
 
 
-def _logs(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
-    from marin_pipeline.run import inspection
+def _logs(objects: ObjectStore, parsed: Parsed) -> Iterable[str] | int:
+    from marin_pipeline.run import logs
 
-    return inspection.logs(objects, parsed.selector, parsed.json)
+    if not parsed.follow:
+        return logs.lines(objects, parsed.selector, parsed.json)
+    return logs.follow(objects, parsed.selector, parsed.json, _print)
 
 
 COMMANDS = (
     Command("show", "what is known of one key: how it was made, and its files", _selector, _show),
     Command("ls", "the steps in the store, or the files of one", _optional_selector, _ls),
-    Command("logs", "what a step printed", _selector, _logs),
+    Command("logs", "what a step printed, or prints", _followed, _logs),
 )
 
 
