@@ -5,12 +5,13 @@ Pure functions of two records; drawing them is the screen's.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from marin_pipeline.core.canonical import TAG, Tree, marks_of
+from marin_pipeline.core.canonical import TAG, Tree, dumps, marks_of
 
 Kind = Literal[
     "new",
@@ -66,6 +67,10 @@ class Reason:
 
 MANY = 4
 """Changes within one argument that are told one by one; more are counted."""
+
+
+ALIGNED = 2_000
+"""Items of two lists that are aligned, which takes time with the square; longer ones are compared in their order."""
 
 
 class _Absent:
@@ -139,17 +144,35 @@ def changes(old: Tree, new: Tree, path: str = "") -> Iterator[Change]:
 
 
 def _changed_items(old: list[Tree], new: list[Tree], path: str) -> Iterator[Change]:
-    """Item by item; of lists of two lengths, what lies between their common beginning and their common end."""
+    """Item by item; of lists of two lengths what was put in, taken out and replaced. Items that both have are passed
+    over; paths are those of the new list, of what was taken out those of the old one.
+    """
+    for (start, stop), (begin, end) in _blocks(old, new):
+        left, right = old[start:stop], new[begin:end]
+        for index, (before, after) in enumerate(itertools.zip_longest(left, right, fillvalue=ABSENT)):
+            place = start + index if after is ABSENT else begin + index
+            yield from changes(before, after, f"{path}[{place}]")
+
+
+def _blocks(old: list[Tree], new: list[Tree]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Ranges of two lists that stand for each other and may differ."""
+    if len(old) == len(new):
+        yield (0, len(old)), (0, len(new))
+        return
+    shorter = min(len(old), len(new))
     start = end = 0
-    if len(old) != len(new):
-        shorter = min(len(old), len(new))
-        while start < shorter and old[start] == new[start]:
-            start += 1
-        while end < shorter - start and old[-1 - end] == new[-1 - end]:
-            end += 1
+    while start < shorter and old[start] == new[start]:
+        start += 1
+    while end < shorter - start and old[-1 - end] == new[-1 - end]:
+        end += 1
     left, right = old[start : len(old) - end], new[start : len(new) - end]
-    for index, (before, after) in enumerate(itertools.zip_longest(left, right, fillvalue=ABSENT), start):
-        yield from changes(before, after, f"{path}[{index}]")
+    if not left or not right or len(left) + len(right) > ALIGNED:
+        yield (start, start + len(left)), (start, start + len(right))
+        return
+    texts = [dumps(item) for item in left], [dumps(item) for item in right]
+    for what, i, j, k, m in difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+        if what != "equal":
+            yield (start + i, start + j), (start + k, start + m)
 
 
 def _tag(tree: Mapping[str, Tree]) -> str | None:

@@ -84,12 +84,17 @@ class Table:
     def trees(self) -> Iterator[dict[str, Tree]]:
         """One JSON object a row."""
         for row in self.rows:
+            told = (
+                row.figures
+                if self.left_out
+                else {path: row.figures[path] for path in self.figures if path in row.figures}
+            )
             yield {
                 "name": row.name,
                 "id": row.id,
                 "key": row.key,
                 "arguments": {path: row.arguments.get(path) for path in self.arguments},
-                "figures": {path: value if abs(value) < float("inf") else None for path, value in row.figures.items()},
+                "figures": {path: _json(row.figures[path]) for path in paths},
             }
 
     def lines(self) -> Iterator[str]:
@@ -147,6 +152,11 @@ def _differing(rows: Sequence[Row]) -> list[str]:
     return [
         path for path in paths if len({json.dumps(row.arguments.get(path, "~"), sort_keys=True) for row in rows}) > 1
     ]
+
+
+def _json(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if abs(value) < float("inf") else None
 
 
 def _depth(path: str) -> int:

@@ -15,7 +15,7 @@ from marin_pipeline import Artifact
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.run.cones import cones_of
 from marin_pipeline.run.earlier import READ, SIMILAR
-from marin_pipeline.run.explain import changes, shown
+from marin_pipeline.run.explain import ABSENT, changes, shown
 from marin_pipeline.run.explanation import Explanation
 from marin_pipeline.run.screen import plan_lines
 from marin_pipeline.store.objects import ObjectStore
@@ -111,6 +111,17 @@ def test_of_a_list_that_grew_only_the_addition_is_told(inline: Bench) -> None:
     inline.run(add(numbers=[one, three]))
     assert inline.reasons(add(numbers=[one, two, three]))["add"] == "numbers[1] absent → n2"
     assert inline.reasons([add(numbers=[one, two]), three])["add"] == "numbers[1] n3 → n2"
+    assert inline.reasons([add(numbers=[three, one, two]), one])["add"] == "numbers[0] absent → n3; numbers[2] n3 → n2"
+
+
+def test_items_of_lists_are_aligned() -> None:
+    found = list(changes([1, 2, 3, 4], [0, 1, 3, 4, 5], "x"))
+    assert [(change.path, change.old, change.new) for change in found] == [
+        ("x[0]", ABSENT, 0),
+        ("x[1]", 2, ABSENT),
+        ("x[4]", ABSENT, 5),
+    ]
+    assert len(list(changes(list(range(5000)), list(range(1, 6000))))) == 5999
 
 
 def test_a_printed_plan_counts_a_cone_at_its_first_root(inline: Bench) -> None:
