@@ -84,11 +84,7 @@ class Table:
     def trees(self) -> Iterator[dict[str, Tree]]:
         """One JSON object a row."""
         for row in self.rows:
-            told = (
-                row.figures
-                if self.left_out
-                else {path: row.figures[path] for path in self.figures if path in row.figures}
-            )
+            paths = [path for path in (row.figures if self.left_out else self.figures) if path in row.figures]
             yield {
                 "name": row.name,
                 "id": row.id,
