@@ -6,6 +6,7 @@ code is imported and no file of an output is opened.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -66,11 +67,12 @@ class Sides:
         if key not in self._known:
             id = id or self._ids.get(key[: layout.SHORT], "")
             found = self._objects.read(layout.spec(id, key)) if id else None
-            try:
-                spec = None if found is None else json.loads(found.data)
-            except ValueError as error:
+            if found is not None and hashlib.sha256(found.data).hexdigest() != key:
                 where = f"{self._objects.url}/{layout.spec(id, key)}"
-                raise CorruptOutput(f"{where}: not a spec ({error}); delete it, a run writes it again") from error
+                raise CorruptOutput(
+                    f"{where}: its bytes are not those of the key {key[:8]}; delete it, a run writes it again"
+                )
+            spec = None if found is None else json.loads(found.data)
             commit = look(self._objects, id, key).commit if id else None
             self._known[key] = Side(id, key, spec, commit)
         return self._known[key]
