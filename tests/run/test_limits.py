@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,10 @@ if __name__ == "__main__":
 
 @step
 def meets(ctx: Context, cell: int, folder: str) -> int:
-    """How many of its kind are running, itself among them; waits for another one if there is room for two."""
+    """How many of its kind are running, itself among them, seen for long enough that another one would come."""
     here = Path(folder) / f"{cell}"
     here.touch()
+    time.sleep(0.1)
     found = len(list(Path(folder).iterdir()))
     here.unlink()
     return found
@@ -42,8 +44,6 @@ def meets(ctx: Context, cell: int, folder: str) -> int:
 
 @step
 def waits_for(ctx: Context, file: str) -> int:
-    import time
-
     while not Path(file).exists():
         time.sleep(0.01)
     return 1
