@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from marin_pipeline.core.artifact import Artifact, File, LocalFile, Secret
     from marin_pipeline.core.context import Context, ShardContext, ShardResult
     from marin_pipeline.core.experiment import Experiment
+    from marin_pipeline.core.grid import Grid, fixed, grid
     from marin_pipeline.core.key import Chain
     from marin_pipeline.core.resources import Resources
     from marin_pipeline.core.step import Step, step
@@ -34,6 +35,7 @@ _HOMES = {
     "core.artifact": ("Artifact", "File", "LocalFile", "Secret"),
     "core.context": ("Context", "ShardContext", "ShardResult"),
     "core.experiment": ("Experiment",),
+    "core.grid": ("Grid", "fixed", "grid"),
     "core.key": ("Chain",),
     "core.resources": ("Resources",),
     "core.step": ("Step", "step"),
@@ -53,6 +55,7 @@ __all__ = [
     "Documents",
     "Experiment",
     "File",
+    "Grid",
     "LocalFile",
     "Resources",
     "RunResult",
@@ -66,6 +69,8 @@ __all__ = [
     "Tokens",
     "TrainState",
     "absent_when",
+    "fixed",
+    "grid",
     "load",
     "local_artifact",
     "main",

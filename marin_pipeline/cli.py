@@ -11,7 +11,6 @@ import inspect
 import io
 import json
 import os
-import reprlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.canonical import annotations_of, is_sequence
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
+from marin_pipeline.core.grid import Grid, flattened
 
 if TYPE_CHECKING:
     from marin_pipeline.run.driver import Session
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from marin_pipeline.run.plan import Plan
     from marin_pipeline.store.commit import Look
 
-Target = Artifact[Any] | Sequence[Artifact[Any]] | Experiment
+Target = Artifact[Any] | Grid[Any] | Sequence[Artifact[Any] | Grid[Any]] | Experiment
 COMMANDS = ("run", "plan", "explain", "graph")
 
 USAGE = """%(prog)s [run] [options] [name.argument=value ...]
@@ -48,8 +48,8 @@ def main(target: Target | Callable[..., Target]) -> None:
     """Run an experiment as a program, as its command line says. Does not return: exits with the designed code.
 
     Args:
-        target: an artifact, a list of them, an `Experiment`, or a function that builds one of these; the function's
-            typed parameters become options (`--scale tiny`).
+        target: an artifact, a grid, a list of these, an `Experiment`, or a function that builds one of them; the
+            function's typed parameters become options (`--scale tiny`).
     """
     writable_streams()
     caller = inspect.currentframe()
@@ -183,7 +183,12 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=("mermaid", "svg"), default="mermaid", help="with graph")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parser.add_argument("-q", "--quiet", action="store_true", help="failures only")
-    parser.add_argument("-v", "--verbose", action="store_true", help="also name each step that is cached or blocked")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="name every step of a plan, and in a run each that is cached or blocked",
+    )
     if builder is not None:
         group = parser.add_argument_group("options of this experiment")
         for parameter in inspect.signature(builder).parameters.values():
@@ -251,7 +256,11 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         print(drawing.svg(plan) if parsed.format == "svg" else drawing.mermaid(plan))
         return 0
     if words.command == "explain":
-        return _explain(plan, words.step, out if parsed.json else None)
+        from marin_pipeline.run.explanation import Explanation
+
+        found = Explanation(plan, words.step, session.objects, session.earlier())
+        print(json.dumps(found.tree()) if parsed.json else "\n".join(found.lines()), file=out, flush=True)
+        return 0
     return _plan(session, plan, parsed, out, _asked(target, parsed, words))
 
 
@@ -263,9 +272,10 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
     trees = [planned.tree() for planned in plan.nodes.values()]
     if parsed.check:
         trees += compared.trees()
-    lines = (
-        [json.dumps(tree) for tree in trees] if parsed.json else plan_lines(plan, session.title, session.objects.url)
-    )
+    if parsed.json:
+        lines = [json.dumps(tree) for tree in trees]
+    else:
+        lines = plan_lines(plan, session.title, session.objects.url, whole=parsed.verbose)
     print("\n".join(lines), file=out, flush=True)
     for line in compared.lines(each=parsed.check and not parsed.json, whole=not parsed.check):
         print(line, flush=True)
@@ -360,10 +370,10 @@ def _options(builder: Callable[..., Target], parsed: argparse.Namespace) -> dict
 
 def _targets(built: Any) -> list[Artifact[Any]]:
     given: Any = built.targets if isinstance(built, Experiment) else built
-    found = list(given) if is_sequence(given) else [given]
+    found = flattened(given if is_sequence(given) else [given])
     if not all(isinstance(each, Artifact) for each in found):
         raise UsageError(
-            "main() takes an artifact, a list of artifacts, an Experiment, or a function that builds one; "
+            "main() takes an artifact, a grid, a list of them, an Experiment, or a function that builds one; "
             f"it got {built!r}"
         )
     return found
@@ -406,29 +416,3 @@ def _run(
         if verbosity >= 0:
             print(f"lock     {lock.name}")
     return result.exit_code
-
-
-def _explain(plan: Plan, selector: str, lines: TextIO | None) -> int:
-    node = plan.graph.select(selector)
-    planned = plan.nodes[node.key]
-    if lines is not None:
-        print(json.dumps({**planned.tree(), "reasons": [reason.tree() for reason in planned.reasons]}), file=lines)
-        return 0
-    print(f"{planned.status}  {node.key[:8]}  {node.name}  ({node.id})")
-    for reason in planned.reasons or ["done, and nothing that it depends on has changed"]:
-        print(f"  {reason}")
-    for role, key in node.dependencies.items():
-        dependency = plan.nodes[key]
-        print(f"  {role} = {dependency.node.name} {key[:8]} ({dependency.status})")
-    for argument, value in () if node.loaded else node.declaration.arguments.items():
-        if argument not in node.dependencies:
-            print(f"  {argument} = {reprlib.repr(value)}")
-    below = {node.key}
-    for key, each in plan.nodes.items():  # dependencies come first
-        if below.intersection(each.node.depends_on):
-            below.add(key)
-    below.remove(node.key)
-    waiting = [each.node.name for key, each in plan.nodes.items() if key in below and each.status != "cached"]
-    if planned.status != "cached" and waiting:
-        print(f"  +{len(waiting)} downstream: {', '.join(waiting)}")
-    return 0

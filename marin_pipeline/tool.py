@@ -34,8 +34,25 @@ def _selector(parser: Parser) -> None:
     parser.add_argument("selector", metavar="KEY", help="a name, or 6 hex digits of a key")
 
 
-def _optional_selector(parser: Parser) -> None:
-    parser.add_argument("selector", nargs="?", metavar="KEY", help="a name, or 6 hex digits of a key")
+def _listed(parser: Parser) -> None:
+    parser.add_argument(
+        "selector", nargs="?", metavar="KEY", help="a name, or 6 hex digits of a key; of a table what names begin with"
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="results side by side: the arguments that differ, and the figures"
+    )
+    parser.add_argument("--columns", default="", metavar="A,B", help="arguments and figures of the table")
+
+
+def _followed(parser: Parser) -> None:
+    _selector(parser)
+    parser.add_argument(
+        "--follow", action="store_true", help="go on until the step has come out; exits with 0 (done) or 1 (failed)"
+    )
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
 
 
 def _show(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
@@ -45,17 +62,46 @@ def _show(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
 
 
 def _ls(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
-    from marin_pipeline.run import inspection
+    from marin_pipeline.run import inspection, table
 
+    if parsed.table or parsed.columns:
+        return table.table(objects, parsed.selector or "", parsed.columns, parsed.json)
     if parsed.selector:
         return inspection.list_files(objects, parsed.selector, parsed.json)
     return inspection.list_steps(objects, parsed.json)
 
 
-def _logs(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
-    from marin_pipeline.run import inspection
+def _logs(objects: ObjectStore, parsed: Parsed) -> Iterable[str] | int:
+    from marin_pipeline.run import logs
 
-    return inspection.logs(objects, parsed.selector, parsed.json)
+    if not parsed.follow:
+        return logs.lines(objects, parsed.selector, parsed.json)
+    return logs.follow(objects, parsed.selector, parsed.json, _print)
+
+
+def _experiment(parser: Parser) -> None:
+    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="an experiment, or a folder of them")
+
+
+def _runs(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
+    from marin_pipeline.run import runs
+
+    return runs.list_runs(objects, parsed.experiment, parsed.json)
+
+
+def _two(parser: Parser) -> None:
+    parser.description = (
+        "What sets two keys or two runs apart: arguments, code, inputs down to the root causes, files, figures. "
+        "Exits with 0 when they are one, 1 when they differ, 2 when they cannot be compared."
+    )
+    for name in ("a", "b"):
+        parser.add_argument(name, metavar=name.upper(), help="a name, 6 hex digits of a key, or a run (experiment@3)")
+
+
+def _diff(objects: ObjectStore, parsed: Parsed) -> int:
+    from marin_pipeline.run import runs
+
+    return runs.diff(objects, parsed.a, parsed.b, parsed.json, _print)
 
 
 def _code_arguments(parser: Parser) -> None:
@@ -98,8 +144,10 @@ def _code(objects: ObjectStore, parsed: Parsed) -> int:
 
 COMMANDS = (
     Command("show", "what is known of one key: how it was made, and its files", _selector, _show),
-    Command("ls", "the steps in the store, or the files of one", _optional_selector, _ls),
-    Command("logs", "what a step printed", _selector, _logs),
+    Command("ls", "the steps in the store, the files of one, or results side by side", _listed, _ls),
+    Command("logs", "what a step printed, or prints", _followed, _logs),
+    Command("runs", "the runs of an experiment, those that go on among them", _experiment, _runs),
+    Command("diff", "what sets two keys or two runs apart", _two, _diff),
     Command("code", "whether steps with a version still give what they gave", _code_arguments, _code),
 )
 

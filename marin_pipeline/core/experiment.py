@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marin_pipeline.core.artifact import Artifact
+from marin_pipeline.core.grid import Grid
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class Experiment:
 
     title: str
     """One line."""
-    targets: Sequence[Artifact[Any]]
-    """What to make, with all that it needs."""
+    targets: Sequence[Artifact[Any] | Grid[Any]]
+    """What to make, with all that it needs; a grid stands for its cells."""
     hypothesis: str = ""
     """What the experiment is to find out, in a sentence or two."""
     predictions: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from marin_pipeline.core.errors import DeclarationError
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -26,6 +28,19 @@ class Resources:
 
     user_retries: int = 0
     """How often an attempt is made again that ended with an error of the step's own, or for want of memory."""
+
+    group: str = ""
+    """Steps that share the limit `at_most`; empty for none. A grid names its own."""
+
+    at_most: int | None = None
+    """How many steps of the group run at once within a run, or None for as many as there is room for."""
+
+    def __post_init__(self) -> None:
+        if self.at_most is not None and (type(self.at_most) is not int or self.at_most < 1 or not self.group):
+            raise DeclarationError(
+                f"Resources(group={self.group!r}, at_most={self.at_most!r}): a limit is an int from 1 on, for the "
+                "steps of a group; name both"
+            )
 
     def limit(self, kind: str) -> int:
         """How often an attempt that failed with this class of failure is made again."""

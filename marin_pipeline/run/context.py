@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -85,6 +86,7 @@ class RunContext:
         found = {task.key: read_shard(self._objects, task.key, annotation) for task in tasks}
         missing = list({task.key: task for task in tasks if found[task.key] is None}.values())
         if missing:
+            self._note(missing)
             self._map_runner(missing)
             for task in missing:
                 self._tell(task)
@@ -96,6 +98,14 @@ class RunContext:
                 raise StoreError(f"{task.name}: ran, but its result is not in {self._objects.url}; run again")
             results.append(result)
         return results
+
+    def _note(self, tasks: Sequence[Task]) -> None:
+        """Say which shards are asked for, so that their logs are found while they run, and when one has failed."""
+        if not self._objects.shared:
+            return  # then everything runs in this process, and prints to the step's own log
+        folder, _, name = layout.attempt_shards(self._task.id, self._task.key, self._task.attempt).rpartition("/")
+        with (self._objects.folder(folder) / name).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps([task.name, task.key, task.attempt]) + "\n" for task in tasks)
 
     def _tell(self, task: Task) -> None:
         """Copy what a shard printed in another process to the step's own log."""

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -24,18 +24,21 @@ from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.core.grid import Grid, flattened
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.attempt import Failed
 from marin_pipeline.run.backends.base import Backend
 from marin_pipeline.run.backends.inline import InlineBackend
 from marin_pipeline.run.backends.local import LocalBackend
 from marin_pipeline.run.code_lock import with_accepted
-from marin_pipeline.run.history import EarlierResults, RunRecord, now, owner, record_run, resolve
+from marin_pipeline.run.earlier import EarlierResults, recipe_of
+from marin_pipeline.run.history import RunRecord, begin_run, now, owner, record_run, resolve, run_stem
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import CodePolicy, Plan, Policy, plan
 from marin_pipeline.run.scheduler import LEASE_LIFE, Scheduler
 from marin_pipeline.run.worker import is_worker
 from marin_pipeline.store.commit import Look, look, look_many
+from marin_pipeline.store.lease import this_process
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 
@@ -182,7 +185,11 @@ class Session:
 
     def plan(self, looks: Mapping[str, Look] | None = None) -> Plan:
         """What would be done, and why."""
-        return plan(self.graph, looks or self.looks(), self.policy, EarlierResults(self.objects, self.experiment))
+        return plan(self.graph, looks or self.looks(), self.policy, self.earlier())
+
+    def earlier(self) -> EarlierResults:
+        """Finds the results that new ones are compared with."""
+        return EarlierResults(self.objects, self.experiment)
 
     def show(self, screen: Screen, plan: Plan, looks: Mapping[str, Look]) -> RunResult:
         """Run what is not done yet, with a screen that shows the plan, what happens, and how it ended."""
@@ -203,7 +210,9 @@ class Session:
         Raises:
             StoreError: when the prefix cannot be written.
         """
-        started, clock = now(), time.monotonic()
+        clock = time.monotonic()
+        record = self._record()
+        recorder = _Recorder(self.objects, record, notify)
         looks = looks or self.looks()
         if any(each.commit is None for each in looks.values()):
             _check_writable(self.objects)
@@ -220,23 +229,58 @@ class Session:
             fail_fast=self.options.fail_fast,
             max_parallel=self.options.max_parallel,
             lease_life=self.options.lease_life,
-            notify=notify,
+            notify=recorder.notice,
         )
         with _interruptible(scheduler):
             settled = scheduler.run()
         seconds = time.monotonic() - clock
         result = RunResult(self.graph, self.objects, settled, scheduler.failures, scheduler.interrupted, seconds)
-        steps = {name: (node.id, node.key) for node in self.graph.nodes.values() for name in node.names}
         statuses = {name: settled[node.key].outcome for node in self.graph.nodes.values() for name in node.names}
-        record = RunRecord(self.experiment, self.title, sys.argv, owner(), started, now(), result.ok, steps, statuses)
+        ended = replace(record, finished=now(), ok=result.ok, statuses=statuses)
         try:
-            record_run(self.objects, record)
+            record_run(self.objects, ended, recorder.stem, recorder.begun)
         except MarinError:
             # The outputs are committed or not, whatever becomes of this record: a failure has been told already, and
             # who only looks at what somebody else has made need not be able to write there.
             if result.ok and "done" in statuses.values():
                 raise
         return result
+
+    def _record(self) -> RunRecord:
+        """The record of a run that begins now."""
+        nodes = self.graph.nodes.values()
+        names = {node.key: node.name for node in nodes}
+        return RunRecord(
+            experiment=self.experiment,
+            title=self.title,
+            argv=sys.argv,
+            owner=owner(),
+            started=now(),
+            finished="",
+            ok=False,
+            steps={name: (node.id, node.key) for node in nodes for name in node.names},
+            recipes={name: recipe_of(node, names) for node in nodes for name in node.names if not node.loaded},
+            process=this_process(),
+        )
+
+
+class _Recorder:
+    """Makes a run known when its first step begins."""
+
+    def __init__(self, objects: ObjectStore, record: RunRecord, notify: Callable[[Notice], None]) -> None:
+        self._objects = objects
+        self._record = record
+        self._notify = notify
+        self.stem = run_stem(record.started)
+        self.begun = False
+        """Whether a step has begun."""
+
+    def notice(self, notice: Notice) -> None:
+        if notice.verb == "run" and not self.begun:
+            self.begun = True
+            with suppress(StoreError):  # it lets others see the run, and decides nothing
+                begin_run(self._objects, self._record, self.stem)
+        self._notify(notice)
 
 
 def _checked(options: Options) -> Options:
@@ -330,14 +374,23 @@ def experiment_id() -> str:
 @overload
 def run(target: Artifact[T], /, *, quiet: bool = False, **options: Any) -> Artifact[T]: ...
 @overload
+def run(target: Grid[T], /, *, quiet: bool = False, **options: Any) -> Grid[T]: ...
+@overload
 def run(
-    target: Sequence[Artifact[Any]] | Experiment, /, *, quiet: bool = False, **options: Any
+    target: Sequence[Artifact[Any] | Grid[Any]] | Experiment, /, *, quiet: bool = False, **options: Any
 ) -> list[Artifact[Any]]: ...
-def run(target: Artifact[Any] | Sequence[Artifact[Any]] | Experiment, /, *, quiet: bool = False, **options: Any) -> Any:
+def run(
+    target: Artifact[Any] | Grid[Any] | Sequence[Artifact[Any] | Grid[Any]] | Experiment,
+    /,
+    *,
+    quiet: bool = False,
+    **options: Any,
+) -> Any:
     """Make what is missing, and return the artifacts with their outputs.
 
     Args:
-        target: an artifact, a list of them, or an experiment.
+        target: an artifact, a grid, a list of these, or an experiment; of a list and of an experiment a list of
+            artifacts comes back, with the cells of each grid in its place.
         quiet: print nothing; by default a run that has something to do shows on stderr how far it is.
         options: fields of `Options`: `prefix`, `backend`, `force`, …
 
@@ -347,7 +400,7 @@ def run(target: Artifact[Any] | Sequence[Artifact[Any]] | Experiment, /, *, quie
     """
     from marin_pipeline.run.screen import choose_screen
 
-    targets = [target] if isinstance(target, Artifact) else list(_asked(target))
+    targets = [target] if isinstance(target, Artifact) else flattened(_asked(target))
     unknown = sorted(set(options) - set(Options.__dataclass_fields__))
     if unknown:
         raise UsageError(f"run(): no option {', '.join(unknown)}; there are {', '.join(Options.__dataclass_fields__)}")
@@ -363,11 +416,19 @@ def run(target: Artifact[Any] | Sequence[Artifact[Any]] | Experiment, /, *, quie
     result = session.show(screen, plan, looks)
     if not result.ok:
         raise RunFailed(result)
-    found = [result.bound(each.key) if each.key in result.graph.nodes else each for each in targets]
+
+    def bound(artifact: Artifact[Any]) -> Artifact[Any]:
+        return result.bound(artifact.key) if artifact.key in result.graph.nodes else artifact
+
+    if isinstance(target, Grid):
+        return target.map(bound)
+    found = [bound(each) for each in targets]
     return found[0] if isinstance(target, Artifact) else found
 
 
-def _asked(target: Sequence[Artifact[Any]] | Experiment) -> Sequence[Artifact[Any]]:
+def _asked(target: Grid[Any] | Sequence[Any] | Experiment) -> Sequence[Any]:
+    if isinstance(target, Grid):
+        return target.artifacts
     return target.targets if isinstance(target, Experiment) else target
 
 

@@ -27,7 +27,7 @@ from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.code_lock import LOCK, CodeLock, Entry, Golden, differences, figures, read_lock, write_lock
 from marin_pipeline.run.driver import Options, RunFailed, Session
-from marin_pipeline.run.explain import compare_code
+from marin_pipeline.run.explain import code_text, compare_code
 from marin_pipeline.run.plan import pieces_of
 from marin_pipeline.run.screen import choose_screen
 from marin_pipeline.store.manifest import VALUE
@@ -253,7 +253,7 @@ def _finding(library: Library, lock: CodeLock, id: str) -> Finding:
         return found("version", f"is version {step.version}, and {LOCK} has {entry.version}; {accept}")
     strange = [pieces_of(node) for node in nodes if not _is_accepted(entry, node)]
     if strange:
-        changed = compare_code(entry.accepted[-1], strange[0])
+        changed = code_text(compare_code(entry.accepted[-1], strange[0]))
         return found("code", f"code changed: {changed}; {accept}, or give the step another version")
     if {node.name: node.key for node in nodes} != entry.inputs:
         return found("golden", f"its golden input has changed; {accept}")

@@ -11,23 +11,20 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
 
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, UsageError
-from marin_pipeline.core.graph import Node
-from marin_pipeline.run.plan import Earlier
 from marin_pipeline.store import layout
-from marin_pipeline.store.commit import Commit, look, read_commit
+from marin_pipeline.store.lease import Holder, is_dead
 from marin_pipeline.store.objects import ObjectStore
 
 _KEY16 = re.compile(r"[0-9a-f]{16}")
 _NUMBERED = re.compile(r"[0-9]+\.json")
-_HAVE_OUTPUT = ("cached", "done")
+HAVE_OUTPUT = ("cached", "done")
+"""How a step comes out that has an output."""
+_RUN = re.compile(r"[0-9-]{10}T[0-9.]+Z-[0-9a-f]{6}")
 _OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
-_SIMILAR = 50
-"""How many earlier results of the same step are compared, at most."""
 
 
 def now() -> str:
@@ -64,21 +61,44 @@ class RunRecord:
     steps: Mapping[str, tuple[str, str]]
     """Step's id and key by name."""
     statuses: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By name."""
+    """By name; empty until the run has ended."""
+    recipes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By name: a digest of what the step is declared as, its inputs by name; see `earlier.recipe_of`."""
+    process: Holder | None = None
+    """The process that ran it, so that one that was killed can be told from one that goes on."""
+
+    def dumps(self) -> bytes:
+        """The bytes that are written."""
+        process = None if self.process is None else asdict(self.process)
+        return dumps({"schema": 1, **vars(self), "process": process})
 
 
-def record_run(objects: ObjectStore, record: RunRecord) -> None:
-    """Keep a run, and what its names stand for now."""
+def run_stem(started: str) -> str:
+    """Name of a run among those of its experiment: its start and six random hex digits."""
+    return f"{started.replace(':', '')}-{uuid.uuid4().hex[:6]}"
+
+
+def begin_run(objects: ObjectStore, record: RunRecord, stem: str) -> None:
+    """Make a run known that has work to do, before its first step begins."""
+    begun = replace(record, finished="", ok=False, statuses={})
+    objects.create(f"{layout.runs(record.experiment)}/{stem}.begun", begun.dumps())
+
+
+def record_run(objects: ObjectStore, record: RunRecord, stem: str, begun: bool) -> None:
+    """Keep a run, and what its names stand for now.
+
+    Args:
+        stem: what the run is called; that of its record of the beginning, if it has one (`begun`).
+    """
     # A name stands for what has an output: a failed or blocked run leaves it where it was.
     for name, (id, key) in record.steps.items():
-        if record.statuses.get(name) in _HAVE_OUTPUT:
+        if record.statuses.get(name) in HAVE_OUTPUT:
             _enter_name(objects, record.owner, name, id, key)
-    last = last_run(objects, record.experiment)
-    nothing_new = set(record.statuses.values()) == {"cached"} and record.ok
+    last = next(newest_records(objects, record.experiment, 1), None)
+    nothing_new = set(record.statuses.values()) == {"cached"} and record.ok and not begun
     if nothing_new and last and last.ok and dict(last.steps) == dict(record.steps):
         return
-    path = f"{layout.runs(record.experiment)}/{record.started.replace(':', '')}-{uuid.uuid4().hex[:6]}.json"
-    objects.create(path, dumps({"schema": 1, **vars(record)}))
+    objects.create(f"{layout.runs(record.experiment)}/{stem}.json", record.dumps())
 
 
 def _enter_name(objects: ObjectStore, owner: str, name: str, id: str, key: str) -> None:
@@ -117,13 +137,16 @@ def _read_name(objects: ObjectStore, path: str) -> tuple[str, str] | None:
         raise CorruptOutput(f"{objects.url}/{path}: not what a name stands for ({error}); delete it") from error
 
 
-def last_run(objects: ObjectStore, experiment: str) -> RunRecord | None:
-    """The newest run of an experiment. A damaged record is passed over: it explains, and decides nothing."""
-    names = objects.names(layout.runs(experiment))
-    for name in sorted((name for name in names if name.endswith(".json")), reverse=True):
+def newest_records(objects: ObjectStore, experiment: str, most: int) -> Iterator[RunRecord]:
+    """The runs of an experiment that have ended, the newest first. A damaged record is passed over: it explains, and
+    decides nothing.
+    """
+    names = [name for name in objects.names(layout.runs(experiment)) if name.endswith(".json")]
+    for name in sorted(names, reverse=True)[:most]:
         with suppress(CorruptOutput):
-            return _read_run(objects, f"{layout.runs(experiment)}/{name}")
-    return None
+            found = _read_run(objects, f"{layout.runs(experiment)}/{name}")
+            if found is not None:
+                yield found
 
 
 def _read_run(objects: ObjectStore, path: str) -> RunRecord | None:
@@ -134,59 +157,64 @@ def _read_run(objects: ObjectStore, path: str) -> RunRecord | None:
         tree = json.loads(found.data)
         tree.pop("schema")
         steps = {name: (id, key) for name, (id, key) in tree.pop("steps").items()}
-        return RunRecord(steps=steps, **tree)
+        process = tree.pop("process", None)
+        return RunRecord(steps=steps, process=None if process is None else Holder(**process), **tree)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptOutput(f"{objects.url}/{path}: not a record of a run ({error}); delete it") from error
 
 
-class EarlierResults:
-    """Finds the result that a new one is compared with: the one of its name in the last run, else the last one that its
-    name stood for, else the most alike of its step.
-    """
+@dataclass(frozen=True)
+class RunAt:
+    """Where a run is recorded."""
 
-    def __init__(self, objects: ObjectStore, experiment: str) -> None:
-        self._objects = objects
-        self._last = last_run(objects, experiment)
-        self._known: dict[tuple[str, str], tuple[Earlier, Mapping[str, Any]] | None] = {}
-        self._below: dict[str, list[str]] = {}
+    experiment: str
+    number: int
+    """Of the runs of its experiment, from 1 on, by their start."""
+    stem: str
+    ended: bool
+    """Whether there is a record of its end."""
 
-    def __call__(self, node: Node) -> Earlier | None:
-        steps = self._last.steps if self._last else {}
-        for name in node.names:
-            for step in (steps.get(name), latest_of_name(self._objects, owner(), name)):
-                if step is not None and step[1] != node.key:
-                    known = self._read(*step)
-                    if known is not None and known[0].commit is not None:
-                        return known[0]
-        if node.id not in self._below:
-            self._below[node.id] = [each for each in self._objects.names(f"steps/{node.id}") if _KEY16.fullmatch(each)]
-        others = [each for each in self._below[node.id][: _SIMILAR + 1] if each != node.key[: layout.SHORT]]
-        found = [known for each in others if (known := self._read(node.id, each)) and known[0].commit]
-        mine = json.loads(node.declaration.spec)["arguments"]
+    @property
+    def name(self) -> str:
+        """`experiments/hello@3`."""
+        return f"{self.experiment}@{self.number}"
 
-        def alike(known: tuple[Earlier, Mapping[str, Any]]) -> tuple[int, str]:
-            return sum(1 for name, tree in mine.items() if known[1].get(name) == tree), known[0].key
+    def read(self, objects: ObjectStore) -> RunRecord | None:
+        """The record: of the end, else of the beginning; None when it has gone.
 
-        return max(found, key=alike)[0] if found else None
+        Raises:
+            CorruptOutput: when it cannot be read.
+        """
+        return _read_run(objects, f"{layout.runs(self.experiment)}/{self.stem}.{'json' if self.ended else 'begun'}")
 
-    def _read(self, id: str, key: str) -> tuple[Earlier, Mapping[str, Any]] | None:
-        """An earlier result and its arguments; None for what cannot be compared with, a damaged record among it."""
-        if (id, key) not in self._known:
-            self._known[id, key] = None
-            found = self._objects.read(layout.spec(id, key))
-            # Here a damaged record costs an explanation only; the run itself tells of it when it needs it.
-            with suppress(CorruptOutput, ValueError, KeyError, TypeError, AttributeError):
-                if found is not None:
-                    spec = json.loads(found.data)
-                    number = look(self._objects, id, key).number
-                    commit = _any_commit(self._objects, id, key, number)
-                    earlier = Earlier(key, commit, spec["step"], spec["code"].get("version"))
-                    self._known[id, key] = earlier, spec["arguments"]
-        return self._known[id, key]
+    def state(self, record: RunRecord) -> str:
+        """`ok`, `failed`, `running`, or `ended` for one that was killed before it could say how it came out."""
+        if self.ended:
+            return "ok" if record.ok else "failed"
+        return "ended" if record.process is None or is_dead(record.process) else "running"
 
 
-def _any_commit(objects: ObjectStore, id: str, key: str, number: int) -> Commit | None:
-    return read_commit(objects, id, key, number) or (read_commit(objects, id, key, number - 1) if number > 1 else None)
+def runs_of(objects: ObjectStore, experiment: str) -> list[RunAt]:
+    """The runs of one experiment, the oldest first."""
+    names = objects.names(layout.runs(experiment))
+    stems = {name.rpartition(".")[0] for name in names if name.endswith((".json", ".begun"))}
+    ended = {name.removesuffix(".json") for name in names if name.endswith(".json")}
+    known = sorted(stem for stem in stems if _RUN.fullmatch(stem))
+    return [RunAt(experiment, number, stem, stem in ended) for number, stem in enumerate(known, 1)]
+
+
+def all_runs(objects: ObjectStore, below: str = "") -> list[RunAt]:
+    """The runs of all experiments (or of those in a folder), the oldest first."""
+    found: list[RunAt] = []
+    todo = [below]
+    while todo:
+        experiment = todo.pop()
+        folder = f"experiments/{experiment}" if experiment else "experiments"
+        names = [name for name in objects.names(folder) if not name.endswith((".json", ".begun"))]
+        todo += [f"{experiment}/{name}" if experiment else name for name in names]
+        if experiment:
+            found += runs_of(objects, experiment)
+    return sorted(found, key=lambda run: (run.stem, run.experiment))
 
 
 def find_keys(objects: ObjectStore, prefix: str, folder: str = "steps") -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What is in a store, for people and programs: `marin-pipeline show`, `ls` and `logs`."""
+"""What is in a store, for people and programs: `marin-pipeline show` and `ls`."""
 
 from __future__ import annotations
 
@@ -113,20 +113,3 @@ def list_files(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[s
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no output in {objects.url}; run it first")
     for entry in CommittedOutput(objects, id, key, found.commit).manifest.entries:
         yield json.dumps(asdict(entry)) if as_json else f"{entry.size:>12}  {entry.sha256[:16]}  {entry.path}"
-
-
-def logs(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
-    """What the attempt that counts printed; of a step that is not done, its latest attempt."""
-    id, key, found = _found(objects, selector)
-    attempts = objects.names(f"{layout.step(id, key)}/attempts")
-    if not attempts:
-        raise UsageError(f"{selector!r} is {id} {key[:8]}, which has not been tried in {objects.url}")
-    attempt = found.commit.attempt if found.commit else attempts[-1]
-    log = objects.read(layout.attempt_log(id, key, attempt))
-    text = log.data.decode("utf-8", "replace") if log else ""
-    if as_json:
-        yield json.dumps({"id": id, "key": key, "attempt": attempt, "log": text})
-    elif text:
-        yield text.rstrip("\n")
-    else:
-        yield f"{id} {key[:8]}: the attempt {attempt} printed nothing"

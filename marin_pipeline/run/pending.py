@@ -98,5 +98,5 @@ class Attempt:
 
 
 def attempt_name() -> str:
-    """A name of its own for an attempt; later ones sort after earlier ones."""
-    return f"{now()[:19].replace('-', '').replace(':', '')}-{uuid.uuid4().hex[:8]}"
+    """A name of its own for an attempt; later ones sort after earlier ones, those of one second too."""
+    return f"{now()[:26].replace('-', '').replace(':', '')}-{uuid.uuid4().hex[:8]}"

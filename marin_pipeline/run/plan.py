@@ -7,13 +7,13 @@ somebody forces it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.graph import Graph, Node
-from marin_pipeline.run.explain import Reason, compare, compare_code, keyed_arguments
+from marin_pipeline.run.explain import PieceChange, Reason, code_text, compare_code, keyed_arguments, told
 from marin_pipeline.run.task import write_call
 from marin_pipeline.store.commit import Commit, Look
 
@@ -31,6 +31,39 @@ class Earlier:
     step: str
     """Id of the step that made it."""
     version: int | None
+
+
+class Compared(Protocol):
+    """Finds the results that new ones are compared with, to say what changed."""
+
+    exhausted: bool
+    """Whether something was not read because so much had been."""
+
+    def inputs_that_differ(self, node: Node, names: Mapping[str, str]) -> list[str]:
+        """Names of the inputs that alone set a step apart from an earlier result; empty when there is more to it, or it
+        is not known without reading that result.
+        """
+        ...
+
+    def __call__(self, node: Node) -> Earlier | None:
+        """The nearest earlier result, or None."""
+        ...
+
+
+class NothingEarlier:
+    """There is nothing to compare with."""
+
+    exhausted = False
+
+    def inputs_that_differ(self, node: Node, names: Mapping[str, str]) -> list[str]:
+        return []
+
+    def __call__(self, node: Node) -> Earlier | None:
+        return None
+
+
+RUNNING = ("run", "stale", "leased")
+"""Statuses of a step that gets a new output."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +172,7 @@ def assess(
     if stale:
         return "stale", tuple(stale)
     if is_drifted(node, look) and policy.code != "accept":
-        pieces = compare_code(commit.pieces, pieces_of(node))
+        pieces = code_text(compare_code(commit.pieces, pieces_of(node)))
         if policy.code == "rerun":
             return "run", (Reason("code", pieces),)
         return "drift", (Reason("drift", pieces),)
@@ -150,14 +183,14 @@ def plan(
     graph: Graph,
     looks: Mapping[str, Look],
     policy: Policy = Policy(),
-    earlier: Callable[[Node], Earlier | None] = lambda node: None,
+    earlier: Compared = NothingEarlier(),
 ) -> Plan:
     """What would become of every step of `graph`.
 
     Args:
         looks: what the store says, by key.
-        earlier: finds the result that a new one is compared with, to say what changed; asked only for steps that would
-        run.
+        earlier: finds the results that new ones are compared with, to say what changed; asked only for steps that would
+            run.
     """
     nodes: dict[str, PlannedNode] = {}
     names = {key: node.name for key, node in graph.nodes.items()}
@@ -168,16 +201,15 @@ def plan(
         dependencies = [nodes[each] for each in node.depends_on]
         if status in ("cached", "drift") and look.commit is not None:
             compared[key] = look.commit.compared
-            again = [each.node.name for each in dependencies if each.status in ("run", "stale", "leased")]
+            again = _made_again(dependencies)
             if again and status == "cached":
-                text = f"kept unless {', '.join(again)} gives other bytes"
-                reasons = (Reason("input", again[0], text=text),)
-        elif status in ("run", "stale", "leased"):
+                reasons = (Reason("input", again[0], text=f"kept unless {few(again)} gives other bytes"),)
+        elif status in RUNNING:
             stopped = _stopped_by(dependencies)
             if stopped is not None:
                 status, reasons = "blocked", (stopped,)
             elif status == "run" and (not reasons or reasons[0].kind == "failed before"):
-                reasons = (*_why(node, earlier(node), names, nodes), *reasons)
+                reasons = (*_why(node, earlier, names, dependencies), *reasons)
         nodes[key] = PlannedNode(node, status, reasons, look)
     return Plan(graph, nodes)
 
@@ -195,27 +227,72 @@ def _stopped_by(dependencies: list[PlannedNode]) -> Reason | None:
     return None
 
 
+def _made_again(dependencies: list[PlannedNode]) -> list[str]:
+    """Names of the steps whose new bytes, if they are other ones, would make a step stale that is done: dependencies
+    that run, and what those that may become stale rest on.
+    """
+    found = [each.node.name for each in dependencies if each.status in RUNNING]
+    doubtful = [each.reasons[0].path for each in dependencies if each.status == "cached" and each.reasons]
+    return list(dict.fromkeys([*found, *doubtful]))
+
+
+def few(names: Sequence[str]) -> str:
+    """Names for people: the first three, and how many more."""
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
 def _why(
-    node: Node, earlier: Earlier | None, names: Mapping[str, str], planned: Mapping[str, PlannedNode]
+    node: Node, earlier: Compared, names: Mapping[str, str], dependencies: list[PlannedNode]
 ) -> tuple[Reason, ...]:
     """Root causes only: a step all of whose changes are inputs that run as well is downstream of them."""
-    declaration = node.declaration
-    if earlier is None or earlier.commit is None:
-        running = [
-            planned[key].node.name for key in node.depends_on if planned[key].status in ("run", "stale", "leased")
-        ]
-        return (Reason("new"),) if not running else (Reason("new", text=f"after {', '.join(running)}"),)
-    found: list[Reason] = []
-    version = declaration.step.version
-    if version != earlier.version:
-        found.append(Reason("version", old=earlier.version, new=version))
-    elif version is None and earlier.commit.code != declaration.code.digest:
-        found.append(Reason("code", compare_code(earlier.commit.pieces, pieces_of(node))))
-    annotations = declaration.step.annotations
-    old = keyed_arguments(earlier.commit.arguments, annotations)
-    new = keyed_arguments(write_call(declaration.arguments), annotations)
-    found += compare(old, new, names)
-    return tuple(found) or (Reason("new"),)
+    moved = earlier.inputs_that_differ(node, names)
+    if moved:
+        return tuple(Reason("input", name) for name in moved)
+    found = earlier(node)
+    if found is None or found.commit is None:
+        running = [each.node.name for each in dependencies if each.status in RUNNING]
+        if found is None and earlier.exhausted:
+            return (Reason("new", text="not compared, since so many steps are new"),)
+        return (Reason("new"),) if not running else (Reason("new", text=f"after {few(running)}"),)
+    changed = Comparison.of(node, found)
+    reasons: list[Reason] = []
+    if changed.version is not None:
+        reasons.append(Reason("version", old=changed.version[0], new=changed.version[1]))
+    elif node.declaration.step.version is None and node.declaration.code.digest != found.commit.code:
+        reasons.append(Reason("code", code_text(changed.code)))
+    reasons += told(changed.old, changed.new, names)
+    return tuple(reasons) or (Reason("new"),)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What sets a step apart from an earlier result."""
+
+    version: tuple[int | None, int | None] | None
+    """Old and new, where they differ."""
+    code: Sequence[PieceChange]
+    """It is in the key of a step without a version only."""
+    old: Mapping[str, Tree]
+    """Arguments that are in the key."""
+    new: Mapping[str, Tree]
+
+    @classmethod
+    def of(cls, node: Node, earlier: Earlier) -> Comparison:
+        """Compare a declared step with an earlier result that has a commit."""
+        declaration = node.declaration
+        assert earlier.commit is not None  # only results with a commit are found
+        version = declaration.step.version
+        pieces: list[PieceChange] = []
+        if earlier.commit.code != declaration.code.digest:
+            pieces = compare_code(earlier.commit.pieces, pieces_of(node))
+        annotations = declaration.step.annotations
+        return cls(
+            None if version == earlier.version else (earlier.version, version),
+            pieces,
+            keyed_arguments(earlier.commit.arguments, annotations),
+            keyed_arguments(write_call(declaration.arguments), annotations),
+        )
 
 
 def summary_line(title: str, plan: Plan, store: str) -> str:

@@ -25,6 +25,7 @@ from marin_pipeline.run.code_lock import with_accepted
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.history import now
 from marin_pipeline.run.keeper import LeaseKeeper
+from marin_pipeline.run.limits import is_held_back
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.pending import Attempt, Ready, attempt_name
 from marin_pipeline.run.plan import Policy, assess, is_drifted
@@ -94,7 +95,7 @@ class Scheduler:
         self._to_consider: deque[Node] = deque()
         self._settled: dict[str, Settled] = {}
         self._ready: list[Ready] = []
-        self._claiming = 0
+        self._claiming: list[Ready] = []
         self._attempts: dict[str, Attempt] = {}
         self._publishing: list[tuple[float, Attempt]] = []
         self._calls = Calls(objects.parallel)
@@ -247,18 +248,22 @@ class Scheduler:
         if self._stop_asked:
             return
         for ready in list(self._ready):
-            room = self._backend.room() - self._claiming
+            room = self._backend.room() - len(self._claiming)
             if self._max_parallel is not None:
-                room = min(room, self._max_parallel - len(self._attempts) - self._claiming)
+                room = min(room, self._max_parallel - len(self._attempts) - len(self._claiming))
             if room <= 0:
                 return
             if time.monotonic() < ready.next_try:
+                continue
+            busy = [each.ready for each in self._attempts.values()] + self._claiming
+            running = (each.node.artifact.resources for each in busy)
+            if is_held_back(ready.node.artifact.resources, running):
                 continue
             self._ready.remove(ready)
             if self._fail_fast and self.failures:
                 self._block(ready.node, f"blocked by --fail-fast after {self.failures[0][0].name}")
                 continue
-            self._claiming += 1
+            self._claiming.append(ready)
             self._calls.submit(partial(self._begin, ready), partial(self._begun, ready))
 
     def _begin(self, ready: Ready) -> tuple[Claim, Commit | None]:
@@ -270,7 +275,7 @@ class Scheduler:
 
     def _begun(self, ready: Ready, begun: Future[tuple[Claim, Commit | None]]) -> None:
         """Run the step; or use what somebody else has made, or what is equal to it."""
-        self._claiming -= 1
+        self._claiming.remove(ready)
         node = ready.node
         try:
             claimed, adopted = begun.result()

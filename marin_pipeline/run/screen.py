@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.core.graph import Node
+from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.outcome import Notice
 from marin_pipeline.run.plan import Plan, PlannedNode, summary_line
@@ -64,17 +65,34 @@ def bytes_text(size: float) -> str:
     return f"{size:.0f} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
-def plan_lines(plan: Plan, title: str, store: str) -> list[str]:
-    """The plan as text, one line a step."""
+def plan_lines(plan: Plan, title: str, store: str, whole: bool = False) -> list[str]:
+    """The plan as text, one line a step.
+
+    Args:
+        whole: name every step; else many that are cached are counted in a line, and many that only hang on another one
+            are counted at that one.
+    """
     lines = [summary_line(title, plan, store)]
-    cached = [planned for planned in plan.nodes.values() if planned.status == "cached"]
-    for planned in plan.nodes.values():
-        if planned.status == "cached" and len(cached) > QUIET_LINES:
-            continue
-        lines.append(_plan_line(planned))
-    if len(cached) > QUIET_LINES:
-        lines.insert(1, f"{'cached':<9}({len(cached)} steps)")
+    cones = cones_of(plan)
+    if whole or len(cones.roots) <= FEW:
+        cones = Cones()
+    shown = [planned for key, planned in plan.nodes.items() if key not in cones.roots]
+    cached = sum(planned.status == "cached" for planned in shown)
+    hidden = 0 if whole or cached <= QUIET_LINES else cached
+    if hidden:
+        lines.append(f"{'cached':<9}({hidden} steps)")
+    for planned in shown:
+        if planned.status != "cached" or not hidden:
+            cone = cones.by_root.get(planned.node.key)
+            lines.append(_plan_line(planned) + ("" if cone is None else f"  {cone}"))
     return lines
+
+
+def _planned_lines(plan: Plan, title: str, store: str, verbosity: int) -> list[str]:
+    """What a run shows of its plan."""
+    if not plan.has_work:
+        return [summary_line(title, plan, store)]
+    return plan_lines(plan, title, store, whole=verbosity > 0)
 
 
 def _plan_line(planned: PlannedNode) -> str:
@@ -141,7 +159,7 @@ class LineScreen:
 
     def planned(self, plan: Plan, title: str, store: str) -> None:
         if self._verbosity >= 0:
-            for line in plan_lines(plan, title, store) if plan.has_work else [summary_line(title, plan, store)]:
+            for line in _planned_lines(plan, title, store, self._verbosity):
                 print(line, file=self._stream, flush=True)
 
     def notice(self, notice: Notice) -> None:
@@ -253,7 +271,7 @@ class TerminalScreen:
     def planned(self, plan: Plan, title: str, store: str) -> None:
         self._total = len(plan.nodes)
         if self._verbosity >= 0:
-            for line in plan_lines(plan, title, store) if plan.has_work else [summary_line(title, plan, store)]:
+            for line in _planned_lines(plan, title, store, self._verbosity):
                 self._console.print(
                     line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False
                 )

@@ -73,6 +73,11 @@ def attempt_log(id: str, key: str, attempt_name: str) -> str:
     return f"{attempt(id, key, attempt_name)}/log/log.txt"
 
 
+def attempt_shards(id: str, key: str, attempt_name: str) -> str:
+    """The shards that an attempt has asked for, a line each: name, key and attempt. Their logs are found by it."""
+    return f"{attempt(id, key, attempt_name)}/log/shards.jsonl"
+
+
 def shard_log(key: str, attempt: str) -> str:
     """What one attempt at a shard printed, where it ran in a process of its own."""
     return f"{shard(key)}/{attempt}-log/log.txt"

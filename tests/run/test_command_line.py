@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -170,3 +171,44 @@ def test_two_steps_of_one_name_in_a_file_are_refused_with_both_lines(program: Pr
         assert ran.code == 2
         assert f"noisy.py:{first}) was defined again as step again (noisy.py:{second})" in ran.err
         assert "Traceback" not in ran.err
+
+
+FAILING = """
+from marin_pipeline import Artifact, Context, main, step
+
+@step
+def breaks(ctx: Context, word: str) -> int:
+    print("before it broke")
+    raise ValueError(f"the word was {word}")
+
+@step
+def needs(ctx: Context, broken: Artifact[int]) -> int:
+    return broken.value
+
+@step
+def stands(ctx: Context) -> int:
+    return 1
+
+if __name__ == "__main__":
+    main([needs(broken=breaks(word="grue")), stands()])
+"""
+
+
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_a_failure_shows_its_own_traceback_first_then_what_is_blocked_by_it(
+    program: Program, tmp_path: Path, backend: str
+) -> None:
+    file = tmp_path / "failing.py"
+    file.write_text(FAILING)
+    ran = program(file, "--backend", backend)
+    assert ran.code == 1
+    lines = [line for line in ran.err.splitlines() if line != "before it broke"]
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1].strip().startswith(f'File "{file}"'), "no frame of the engine comes before the step's own"
+    end = next(index for index, line in enumerate(lines) if line.startswith("fail "))
+    assert lines[end - 1] == "ValueError: the word was grue"
+    log = Path(lines[end + 1].partition("log: ")[2])
+    assert log.read_text() == "before it broke\n"
+    assert re.search(r"blocked  \w{8}  needs   blocked by breaks", ran.out)
+    assert re.search(r"done     \w{8}  stands", ran.out)
+    assert "before it broke" not in ran.out

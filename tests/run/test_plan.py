@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from marin_pipeline import Artifact, File, LocalFile
+from marin_pipeline import Artifact, Context, File, LocalFile, step
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.run import drawing
 from marin_pipeline.run import plan as planning
@@ -130,6 +130,33 @@ def test_pictures_are_valid_whatever_a_reason_says(inline: Bench) -> None:
         root = xml.etree.ElementTree.fromstring(drawing.svg(plan))
         assert root.tag.endswith("svg")
         assert drawing.mermaid(plan).startswith("flowchart TD\n")
+
+
+def test_pictures_of_large_graphs_are_linear_and_no_wider_than_a_line(inline: Bench) -> None:
+    root = number(value=0)
+    wide = [add(numbers=[root] * (index + 1)).named(f"wide/{'x' * 150}-{index}") for index in range(300)]
+    plan = inline.plan(wide)
+    picture = drawing.svg(plan)
+    root_element = xml.etree.ElementTree.fromstring(picture)
+    assert float(root_element.attrib["width"]) < 10_000
+    assert picture.count("<rect") == 301
+    assert picture.count('marker-end="url(#end)"') == 300
+    assert len(picture) < 300_000
+    text = drawing.mermaid(plan)
+    assert text.count(" --> ") == 300
+
+
+@step
+def Größe(ctx: Context) -> int:
+    return 1
+
+
+def test_odd_names_are_escaped_in_pictures(inline: Bench) -> None:
+    plan = inline.plan([Größe(), number(value=1), number(value=2)])
+    assert "größe" in drawing.svg(plan)
+    text = drawing.mermaid(plan)
+    assert '["größe<br/>' in text
+    assert f'["number[{number(value=1).key[:8]}]<br/>' in text
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from marin_pipeline import (
     Documents,
     Experiment,
     File,
+    Grid,
     LocalFile,
     Resources,
     Runtime,
@@ -19,6 +20,9 @@ from marin_pipeline import (
     ShardContext,
     Tokens,
     absent_when,
+    fixed,
+    grid,
+    run,
     step,
 )
 
@@ -75,8 +79,19 @@ assert_type(product, Artifact[int])
 assert_type(tokens, Artifact[Tokens])
 a_file: File = words / "words.txt" / "more"
 anything: Artifact[Any] = loss
-experiment = Experiment(title="t", targets=[product, loss], predictions={"loss": (1.0, 2.0)})
+sweep = grid(train, optimizer=[Optimizer(1.0), Optimizer(2.0)], tokens=tokens, at_most=2)
+assert_type(sweep, Grid[float])
+assert_type(sweep.artifacts, list[Artifact[float]])
+doubled = sweep.named("sweep").map(lambda cell: multiply(count_words(text=cell.name), times=2))
+assert_type(doubled, Grid[int])
+shared: Grid[int] = grid(multiply, count=[words, product], times=fixed(2))
+experiment = Experiment(title="t", targets=[product, loss, sweep], predictions={"loss": (1.0, 2.0)})
 
 
 def unit_test(ctx: Context, count: Artifact[int]) -> int:
     return count_words.fn(ctx, text="a") + multiply.fn(ctx, count=count, times=2)
+
+
+def runs_a_grid() -> float:
+    assert_type(run(sweep), Grid[float])
+    return run(sweep)[Optimizer(1.0)].value

@@ -1,0 +1,440 @@
+"""What sets two keys, or two runs, apart: `marin-pipeline diff`.
+
+Inputs are followed to the root causes, each pair of ancestors once. What is compared is read from specs and commits; no
+code is imported and no file of an output is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from marin_pipeline.core.canonical import Tree
+from marin_pipeline.core.errors import CorruptOutput
+from marin_pipeline.run.explain import ABSENT, Change, PieceChange, artifact_of, changes, compare_code, shown
+from marin_pipeline.run.figures import figure_text, figures
+from marin_pipeline.run.history import HAVE_OUTPUT, RunAt, RunRecord
+from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.store import layout
+from marin_pipeline.store.commit import Commit, look
+from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.output import CommittedOutput
+
+LISTED = 40
+"""Files, figures or steps that are listed one by one for people; more are counted."""
+
+_KEY16 = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One key, as far as the store knows it."""
+
+    id: str
+    """Of the step; empty when the store does not have the key."""
+    key: str
+    spec: Tree
+    """None when it is not in the store."""
+    commit: Commit | None
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.id.rpartition('/')[2] or 'a step'} {self.key[:8]}"
+
+
+class Sides:
+    """Reads keys, each once."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._known: dict[str, Side] = {}
+
+    def side(self, key: str, id: str = "") -> Side:
+        """A key, its spec and its commit.
+
+        Args:
+            id: of its step, where it is known.
+
+        Raises:
+            CorruptOutput: when the spec or the commit cannot be read.
+        """
+        if key not in self._known:
+            id = id or self._ids.get(key[: layout.SHORT], "")
+            found = self._objects.read(layout.spec(id, key)) if id else None
+            if found is not None and hashlib.sha256(found.data).hexdigest() != key:
+                where = f"{self._objects.url}/{layout.spec(id, key)}"
+                raise CorruptOutput(
+                    f"{where}: its bytes are not those of the key {key[:8]}; delete it, a run writes it again"
+                )
+            spec = None if found is None else json.loads(found.data)
+            commit = look(self._objects, id, key).commit if id else None
+            self._known[key] = Side(id, key, spec, commit)
+        return self._known[key]
+
+    @cached_property
+    def _ids(self) -> dict[str, str]:
+        """The step's id by the first 16 digits of every key in the store."""
+        found: dict[str, str] = {}
+        todo = [""]
+        while todo:
+            id = todo.pop()
+            for name in self._objects.names(f"steps/{id}" if id else "steps"):
+                if id and _KEY16.fullmatch(name):
+                    found[name] = id
+                else:
+                    todo.append(f"{id}/{name}" if id else name)
+        return found
+
+
+@dataclass(frozen=True)
+class Own:
+    """What sets two steps apart, besides what their inputs are made from."""
+
+    step: tuple[str, str] | None = None
+    """Ids, where they differ; nothing else is compared then."""
+    version: tuple[Any, Any] | None = None
+    code: Sequence[PieceChange] = ()
+    """Pieces of a step that follows its source; of one with a version, what differs though it is not in the key."""
+    arguments: Sequence[Change] = ()
+    unkeyed: Sequence[Change] = ()
+    """Arguments that are not in the key (`Runtime`)."""
+    inputs: Sequence[tuple[str, str, str]] = ()
+    """Role, and the keys of two different artifacts that stand there."""
+    versioned: bool = False
+    """Both follow a version, so that their code is not in their keys."""
+    unknown: str = ""
+    """What is not in the store, so that nothing can be compared."""
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether the keys would differ with equal inputs."""
+        code = bool(self.code) and not self.versioned
+        return bool(self.step or self.version or self.arguments or self.unknown or code)
+
+    def lines(self) -> Iterator[str]:
+        """The differences for people, without the inputs."""
+        if self.unknown:
+            yield self.unknown
+        if self.step is not None:
+            yield f"step  {self.step[0]} → {self.step[1]}"
+        if self.version is not None:
+            yield f"version  {_version(self.version[0])} → {_version(self.version[1])}"
+        for piece in self.code:
+            note = ", not in the key" if self.versioned else ""
+            yield f"code  {piece.change}{note}: {piece.name}"
+        for change in self.arguments:
+            yield f"argument  {change.path}  {shown(change.old)} → {shown(change.new)}"
+        for change in self.unkeyed:
+            yield f"not in the key  {change.path}  {shown(change.old)} → {shown(change.new)}"
+
+    def tree(self) -> dict[str, Tree]:
+        """The differences as JSON values."""
+        return {
+            "step": self.step,
+            "version": self.version,
+            "code": [vars(piece) for piece in self.code],
+            "arguments": [_change_tree(change) for change in self.arguments],
+            "not_in_key": [_change_tree(change) for change in self.unkeyed],
+            "unknown": self.unknown,
+        }
+
+
+def _version(version: Any) -> str:
+    return "its source" if version is None else str(version)
+
+
+def _change_tree(change: Change) -> dict[str, Tree]:
+    return {
+        "path": change.path,
+        "old": None if change.old is ABSENT else change.old,
+        "new": None if change.new is ABSENT else change.new,
+    }
+
+
+def own_difference(a: Side, b: Side) -> Own:
+    """What sets two steps apart, besides what their inputs are made from."""
+    if a.spec is None or b.spec is None:
+        missing = a if a.spec is None else b
+        return Own(unknown=f"the spec of {missing.key[:8]} is not in the store: it was never tried there")
+    if a.id != b.id:
+        return Own(step=(a.id, b.id))
+    versions = a.spec["code"].get("version"), b.spec["code"].get("version")
+    code: list[PieceChange] = []
+    if a.commit is not None and b.commit is not None and a.commit.code != b.commit.code:
+        code = compare_code(a.commit.pieces, b.commit.pieces)
+    elif a.spec["code"].get("source") != b.spec["code"].get("source"):
+        code = [PieceChange("its pieces are not known, as one of the two has no commit", "changed")]
+    arguments: list[Change] = []
+    inputs: list[tuple[str, str, str]] = []
+    for change in changes(a.spec["arguments"], b.spec["arguments"]):
+        old, new = artifact_of(change.old), artifact_of(change.new)
+        if old is not None and new is not None and change.old.get("path") == change.new.get("path"):
+            inputs.append((change.path, old, new))
+        else:
+            arguments.append(change)
+    return Own(
+        version=None if versions[0] == versions[1] else versions,
+        code=code,
+        arguments=arguments,
+        unkeyed=_unkeyed(a, b),
+        inputs=inputs,
+        versioned=None not in versions,
+    )
+
+
+def _unkeyed(a: Side, b: Side) -> list[Change]:
+    """Arguments that differ and are not in the key; not told of a chain, whose spec does not name its arguments."""
+    if a.commit is None or b.commit is None:
+        return []
+    keyed = {change.path for change in changes(a.spec["arguments"], b.spec["arguments"])}
+    if not set(a.spec["arguments"]) <= set(a.commit.arguments):
+        return []
+    return [change for change in changes(a.commit.arguments, b.commit.arguments) if change.path not in keyed]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A pair of steps that differ by themselves, at or above the two that were asked about."""
+
+    roles: tuple[str, ...]
+    """How it is reached: the role in the step asked about, the role in that input, …; empty for the step itself."""
+    a: Side
+    b: Side
+    own: Own
+
+
+def causes(sides: Sides, a: Side, b: Side) -> list[Cause]:
+    """The root causes of a difference, the nearest first; each pair of ancestors is looked at once."""
+    found: list[Cause] = []
+    seen = {(a.key, b.key)}
+    todo: list[tuple[tuple[str, ...], Side, Side]] = [((), a, b)]
+    for roles, left, right in todo:  # grows while it is gone through
+        own = own_difference(left, right)
+        if own.is_cause:
+            found.append(Cause(roles, left, right, own))
+        for role, old, new in own.inputs:
+            if old != new and (old, new) not in seen:
+                seen.add((old, new))
+                todo.append(((*roles, role), sides.side(old), sides.side(new)))
+    return found
+
+
+@dataclass(frozen=True)
+class FileDifference:
+    """One file of two outputs."""
+
+    path: str
+    change: str
+    """`same`, `different`, `added` or `removed`."""
+    sizes: tuple[int | None, int | None]
+    """Bytes; None on the side that does not have it."""
+
+    def __str__(self) -> str:
+        old, new = (None if size is None else bytes_text(size) for size in self.sizes)
+        sizes = f"{old} → {new}" if old is not None and new is not None else old or new
+        return f"{self.change:<10}{self.path}  {sizes}"
+
+
+@dataclass
+class KeyDifference:
+    """What sets two keys apart."""
+
+    a: Side
+    b: Side
+    own: Own
+    causes: Sequence[Cause]
+    files: list[FileDifference] = field(default_factory=list[FileDifference])
+    """Of two outputs; empty unless both are there."""
+    machine: list[Change] = field(default_factory=list[Change])
+    """Of two outputs that differ: what the machines had that made them."""
+    figures: dict[str, tuple[float | None, float | None]] = field(
+        default_factory=dict[str, tuple[float | None, float | None]]
+    )
+    """Numbers in the returned values, where they differ."""
+
+    @classmethod
+    def of(cls, objects: ObjectStore, a: tuple[str, str], b: tuple[str, str]) -> KeyDifference:
+        """Compare two keys, given as step's id and key."""
+        sides = Sides(objects)
+        left, right = sides.side(a[1], a[0]), sides.side(b[1], b[0])
+        found = cls(left, right, own_difference(left, right), [] if a == b else causes(sides, left, right))
+        if left.commit is None or right.commit is None or a == b:
+            return found
+        outputs = [CommittedOutput(objects, side.id, side.key, side.commit) for side in (left, right) if side.commit]
+        found.files = list(_files(*outputs))
+        if left.commit.output != right.commit.output:
+            found.machine = list(changes(dict(left.commit.fingerprint), dict(right.commit.fingerprint)))
+        old, new = (figures(output.value_tree) for output in outputs)
+        for path in [*old, *(path for path in new if path not in old)]:
+            pair = old.get(path), new.get(path)
+            if repr(pair[0]) != repr(pair[1]):
+                found.figures[path] = pair
+        return found
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the two are one key: then all else is equal too."""
+        return self.a.key == self.b.key
+
+    def tree(self) -> dict[str, Tree]:
+        """The whole difference as JSON values."""
+        outputs = [None if side.commit is None else side.commit.output for side in (self.a, self.b)]
+        return {
+            "equal": self.is_equal,
+            "a": {"id": self.a.id, "key": self.a.key, "output": outputs[0]},
+            "b": {"id": self.b.id, "key": self.b.key, "output": outputs[1]},
+            **self.own.tree(),
+            "inputs": [{"role": role, "old": old, "new": new} for role, old, new in self.own.inputs],
+            "causes": [
+                {"roles": cause.roles, "id": cause.b.id, "old": cause.a.key, "new": cause.b.key, **cause.own.tree()}
+                for cause in self.causes
+                if cause.roles
+            ],
+            "files": [{"path": file.path, "change": file.change, "sizes": file.sizes} for file in self.files],
+            "machine": [_change_tree(change) for change in self.machine],
+            "figures": {path: [_json(value) for value in pair] for path, pair in self.figures.items()},
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The difference for people."""
+        for mark, side in (("a", self.a), ("b", self.b)):
+            made = "has no output" if side.commit is None else f"made {side.commit.finished[:19].replace('T', ' ')}"
+            yield f"{mark}  {side.key[:8]}  {side.id}  {made}"
+        if self.is_equal:
+            yield "one key: there is nothing to compare"
+            return
+        yield from self.own.lines()
+        for role, old, new in self.own.inputs:
+            yield f"input  {role}  {old[:8]} → {new[:8]}"
+        for cause in self.causes:
+            if cause.roles:
+                yield f"  {' → '.join(cause.roles)}: {cause.a.label} → {cause.b.label}"
+                yield from (f"    {line}" for line in cause.own.lines())
+        if self.a.commit is not None and self.b.commit is not None:
+            yield from self._output_lines()
+
+    def _output_lines(self) -> Iterator[str]:
+        counts = {change: sum(file.change == change for file in self.files) for change in _FILE_CHANGES}
+        told = ", ".join(f"{count:,} {change}" for change, count in counts.items() if count)
+        yield f"files  {told or 'none'}"
+        yield from _listed([f"  {file}" for file in self.files if file.change != "same"])
+        yield from _listed([f"machine  {each.path}  {shown(each.old)} → {shown(each.new)}" for each in self.machine])
+        yield from _listed([f"value  {path}  {_pair_text(*pair)}" for path, pair in self.figures.items()])
+
+
+_FILE_CHANGES = ("same", "different", "added", "removed")
+
+
+def _files(a: CommittedOutput, b: CommittedOutput) -> Iterator[FileDifference]:
+    old, new = a.manifest.files, b.manifest.files
+    for path in sorted({*old, *new}):
+        left, right = old.get(path), new.get(path)
+        if left is None or right is None:
+            change = "added" if left is None else "removed"
+        else:
+            change = "same" if (left.size, left.sha256) == (right.size, right.sha256) else "different"
+        yield FileDifference(path, change, (left.size if left else None, right.size if right else None))
+
+
+def _json(value: float | None) -> float | str | None:
+    """JSON has no NaN and no infinity."""
+    return value if value is None or abs(value) < float("inf") else repr(value)
+
+
+def _pair_text(old: float | None, new: float | None) -> str:
+    text = f"{figure_text(old) or 'absent'} → {figure_text(new) or 'absent'}"
+    return text if old is None or new is None else f"{text}  ({new - old:+.4g})"
+
+
+def _listed(lines: list[str]) -> Iterator[str]:
+    yield from lines[:LISTED]
+    if len(lines) > LISTED:
+        yield f"  and {len(lines) - LISTED:,} more; --json has all"
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class RunDifference:
+    """What sets two runs apart, by the names of their steps."""
+
+    a: RunAt
+    b: RunAt
+    added: list[str] = field(default_factory=list[str])
+    removed: list[str] = field(default_factory=list[str])
+    changed: dict[str, Own] = field(default_factory=dict[str, Own])
+    """Steps of another key that differ by themselves, by name."""
+    downstream: list[str] = field(default_factory=list[str])
+    """Steps of another key whose inputs alone differ."""
+    outcomes: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Where one of the two has an output and the other has not."""
+
+    @classmethod
+    def of(cls, objects: ObjectStore, a: tuple[RunAt, RunRecord], b: tuple[RunAt, RunRecord]) -> RunDifference:
+        """Compare two runs. Of the steps that differ only those are read that differ by themselves."""
+        (left, old), (right, new) = a, b
+        found = cls(left, right)
+        sides = Sides(objects)
+        found.added = [name for name in new.steps if name not in old.steps]
+        found.removed = [name for name in old.steps if name not in new.steps]
+        for name, (id, key) in new.steps.items():
+            if name not in old.steps:
+                continue
+            before = old.statuses.get(name, ""), new.statuses.get(name, "")
+            if (before[0] in HAVE_OUTPUT) != (before[1] in HAVE_OUTPUT):
+                found.outcomes[name] = before
+            old_id, old_key = old.steps[name]
+            if old_key == key:
+                continue
+            recipe = old.recipes.get(name)
+            if recipe and recipe == new.recipes.get(name):
+                found.downstream.append(name)
+                continue
+            own = own_difference(sides.side(old_key, old_id), sides.side(key, id))
+            if own.is_cause:
+                found.changed[name] = own
+            else:
+                found.downstream.append(name)
+        return found
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the two have the same steps, with and without outputs."""
+        return not (self.added or self.removed or self.changed or self.downstream or self.outcomes)
+
+    def tree(self) -> dict[str, Tree]:
+        """The whole difference as JSON values."""
+        return {
+            "equal": self.is_equal,
+            "a": self.a.name,
+            "b": self.b.name,
+            "added": self.added,
+            "removed": self.removed,
+            "changed": [{"name": name, **own.tree()} for name, own in self.changed.items()],
+            "downstream": self.downstream,
+            "outcomes": self.outcomes,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The difference for people."""
+        yield f"a  {self.a.name}  {self.a.stem}"
+        yield f"b  {self.b.name}  {self.b.stem}"
+        yield from _listed([f"added  {name}" for name in self.added])
+        yield from _listed([f"removed  {name}" for name in self.removed])
+        for name, own in self.changed.items():
+            yield f"changed  {name}"
+            yield from (f"  {line}" for line in own.lines())
+        if self.downstream:
+            yield f"+{len(self.downstream):,} downstream"
+        yield from _listed(
+            [f"outcome  {name}  {old or 'none'} → {new or 'none'}" for name, (old, new) in self.outcomes.items()]
+        )
+        if self.is_equal:
+            yield "the same steps with the same keys"

@@ -1,0 +1,105 @@
+"""One step of a plan explained: why it would run, argument by argument and piece by piece of its code, and with which
+earlier result it was compared.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator
+
+from marin_pipeline.core.canonical import Tree
+from marin_pipeline.run.cones import cones_of
+from marin_pipeline.run.earlier import EarlierResults, name_with_number
+from marin_pipeline.run.explain import ABSENT, Change, changes, shown
+from marin_pipeline.run.plan import Comparison, Earlier, Plan, PlannedNode, few, is_drifted
+from marin_pipeline.store.objects import ObjectStore
+
+
+class Explanation:
+    """What there is to say of one step of a plan."""
+
+    def __init__(self, plan: Plan, selector: str, objects: ObjectStore, earlier: EarlierResults) -> None:
+        self._plan = plan
+        self._names = {key: node.name for key, node in plan.graph.nodes.items()}
+        self._planned: PlannedNode = plan.nodes[plan.graph.select(selector).key]
+        node = self._planned.node
+        commit, found = self._planned.look.commit, None
+        if self._planned.status == "run" and commit is None:
+            found = earlier(node)
+        elif self._planned.status in ("run", "drift") and commit is not None and is_drifted(node, self._planned.look):
+            found = Earlier(node.key, commit, node.id, node.declaration.step.version)  # only its code can differ
+        self._earlier: Earlier | None = found
+        self._label = "" if found is None else name_with_number(objects, node.name, found.key)
+        self._compared = None if found is None or found.commit is None else Comparison.of(node, found)
+
+    def _changes(self) -> list[Change]:
+        return [] if self._compared is None else list(changes(dict(self._compared.old), dict(self._compared.new)))
+
+    def tree(self) -> Tree:
+        """The line of `explain --json`: that of the plan, the reasons as data, and every difference."""
+        found, compared = self._earlier, self._compared
+        commit = None if found is None else found.commit
+        return {
+            **self._planned.tree(),
+            "reasons": [reason.tree() for reason in self._planned.reasons],
+            "compared_with": None
+            if found is None or commit is None
+            else {"name": self._label, "id": found.step, "key": found.key, "made": commit.finished},
+            "changes": [
+                {
+                    "path": change.path,
+                    "old": None if change.old is ABSENT else change.old,
+                    "new": None if change.new is ABSENT else change.new,
+                    "text": self._text(change),
+                }
+                for change in self._changes()
+            ],
+            "code": [] if compared is None else [vars(piece) for piece in compared.code],
+            "version": None if compared is None or compared.version is None else list(compared.version),
+        }
+
+    def _text(self, change: Change) -> str:
+        return f"{shown(change.old, self._names)} → {shown(change.new, self._names)}"
+
+    def lines(self) -> Iterator[str]:
+        """The explanation for people."""
+        planned, node = self._planned, self._planned.node
+        yield f"{planned.status}  {node.key[:8]}  {node.name}  ({node.id})"
+        for reason in planned.reasons or ["done, and nothing that it depends on has changed"]:
+            yield f"  {reason}"
+        if self._compared is not None and self._earlier is not None and self._earlier.commit is not None:
+            made = self._earlier.commit.finished[:19].replace("T", " ")
+            key = self._earlier.key[:8]
+            yield f"compared with {self._label}{'' if self._label == key else f' ({key})'}, made {made}"
+            found = self._changes()
+            for change in found:
+                yield f"  {change.path}  {self._text(change)}"
+            if self._compared.version is not None:
+                yield f"  version  {self._compared.version[0]} → {self._compared.version[1]}"
+            for piece in self._compared.code:
+                yield f"  code {piece.change}: {piece.name}"
+            if not found and not self._compared.code and self._compared.version is None:
+                yield "  no argument and no code differs"
+        if not node.loaded:
+            yield "arguments"
+        for role, key in node.dependencies.items():
+            dependency = self._plan.nodes[key]
+            yield f"  {role} = {dependency.node.name} {key[:8]} ({dependency.status})"
+        for argument, value in () if node.loaded else node.declaration.arguments.items():
+            if argument not in node.dependencies:
+                yield f"  {argument} = {reprlib.repr(value)}"
+        waiting = self._downstream()
+        if planned.status != "cached" and waiting:
+            yield f"+{len(waiting):,} downstream: {few(waiting)}"
+
+    def _downstream(self) -> list[str]:
+        """Names of the steps below this one that are not simply done."""
+        below = {self._planned.node.key}
+        doubtful = cones_of(self._plan).roots
+        found: list[str] = []
+        for key, each in self._plan.nodes.items():  # dependencies come first
+            if not below.isdisjoint(each.node.depends_on):
+                below.add(key)
+                if each.status != "cached" or key in doubtful:
+                    found.append(each.node.name)
+        return found

@@ -1,0 +1,111 @@
+"""The runs of a store, and two keys or two runs set side by side: `marin-pipeline runs` and `diff`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
+from marin_pipeline.run.difference import KeyDifference, RunDifference
+from marin_pipeline.run.history import RunAt, RunRecord, all_runs, resolve
+from marin_pipeline.store.objects import ObjectStore
+
+TROUBLE = 2
+"""Exit code of `diff` where nothing could be compared, as that of the program `diff`."""
+
+
+def list_runs(objects: ObjectStore, experiment: str | None, as_json: bool) -> Iterator[str]:
+    """The runs of a store, or those of one experiment, the oldest first.
+
+    Raises:
+        UsageError: when there are none of that experiment.
+    """
+    wanted = (experiment or "").removesuffix(".py")
+    found = all_runs(objects, wanted)
+    if wanted and not found:
+        known = sorted({run.experiment for run in all_runs(objects)})
+        raise UsageError(f"{wanted!r} has no runs in {objects.url}; there are runs of {', '.join(known) or 'nothing'}")
+    for run in found:
+        with suppress(CorruptOutput):  # it explains, and decides nothing
+            record = run.read(objects)
+            if record is not None:
+                yield json.dumps(_tree(run, record)) if as_json else _line(run, record)
+
+
+def _tree(run: RunAt, record: RunRecord) -> dict[str, object]:
+    return {
+        "run": run.name,
+        "experiment": run.experiment,
+        "number": run.number,
+        "stem": run.stem,
+        "title": record.title,
+        "argv": record.argv,
+        "owner": record.owner,
+        "started": record.started,
+        "finished": record.finished or None,
+        "state": run.state(record),
+        "steps": len(record.steps),
+        "counts": dict(Counter(record.statuses.values())),
+    }
+
+
+def _line(run: RunAt, record: RunRecord) -> str:
+    counts = Counter(record.statuses.values())
+    told = (
+        ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items())) or f"{len(record.steps):,} steps"
+    )
+    started = record.started[:19].replace("T", " ")
+    return f"{run.name:<32}{started}  {record.owner:<12}{run.state(record):<9}{told}"
+
+
+def find_run(objects: ObjectStore, selector: str) -> RunAt | None:
+    """The run that `experiment@3`, or the name of its record, stands for; None when there is none."""
+    return next((run for run in all_runs(objects) if selector in (run.name, run.stem)), None)
+
+
+def diff(objects: ObjectStore, a: str, b: str, as_json: bool, show: Callable[[str], None]) -> int:
+    """Show what sets two keys or two runs apart. 0 when they are one, 1 when they differ.
+
+    Raises:
+        UsageError: when one of them is not found, or one is a run and the other is none.
+    """
+    left, right = _side(objects, a), _side(objects, b)
+    if isinstance(left, RunAt) != isinstance(right, RunAt):
+        raise UsageError(f"{a!r} and {b!r}: one is a run and the other a step; give two of a kind")
+    try:
+        if isinstance(left, RunAt) and isinstance(right, RunAt):
+            found = RunDifference.of(objects, (left, _record(objects, left)), (right, _record(objects, right)))
+        else:
+            assert isinstance(left, tuple)
+            assert isinstance(right, tuple)
+            found = KeyDifference.of(objects, left, right)
+    except StoreError as error:
+        raise _Trouble(str(error)) from error
+    for line in [json.dumps(found.tree())] if as_json else found.lines():
+        show(line)
+    return 0 if found.is_equal else 1
+
+
+class _Trouble(StoreError):
+    """Nothing could be compared."""
+
+    exit_code = TROUBLE
+
+
+def _side(objects: ObjectStore, selector: str) -> tuple[str, str] | RunAt:
+    try:
+        return resolve(objects, selector)
+    except UsageError as error:
+        run = find_run(objects, selector)
+        if run is None:
+            raise UsageError(f"{error}; nor is it a run, as `marin-pipeline runs` lists them") from error
+        return run
+
+
+def _record(objects: ObjectStore, run: RunAt) -> RunRecord:
+    record = run.read(objects)
+    if record is None:
+        raise StoreError(f"{run.name}: its record has gone from {objects.url}; list the runs again")
+    return record

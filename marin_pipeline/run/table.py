@@ -1,0 +1,165 @@
+"""Results side by side: `marin-pipeline ls --table`. One row a key: the arguments in which the rows differ, and the
+figures in the returned values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from marin_pipeline.core.canonical import Tree
+from marin_pipeline.core.errors import UsageError
+from marin_pipeline.run.explain import artifact_of, shown
+from marin_pipeline.run.figures import figure_text, figures, leaves
+from marin_pipeline.run.history import current_names, find_keys, resolve
+from marin_pipeline.store.commit import Commit, look
+from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.output import CommittedOutput
+
+FIGURES = 12
+"""Figures that are shown when nobody says which; more are counted."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One key."""
+
+    name: str
+    id: str
+    key: str
+    arguments: Mapping[str, Tree]
+    """Plain values by path, those that are not in the key too."""
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows, and what to show of them."""
+
+    rows: Sequence[Row]
+    arguments: Sequence[str]
+    """Paths of the arguments in which the rows differ."""
+    figures: Sequence[str]
+    """Paths of the figures that are shown."""
+    left_out: int
+    """Figures that are not shown."""
+    names: Mapping[str, str]
+    """Of artifacts, by key."""
+
+    @classmethod
+    def of(cls, objects: ObjectStore, prefix: str, columns: Sequence[str]) -> Table:
+        """The table of the names at and below a prefix, or of all keys of a step.
+
+        Args:
+            prefix: of names, such as `train`; or a step's id; empty for all names.
+            columns: arguments and figures to show, in their order; by default all arguments that differ and the first
+                figures.
+
+        Raises:
+            UsageError: when nothing fits, or no row has a column.
+        """
+        names = current_names(objects)
+        first = {key: sorted(each)[0] for key, each in names.items()}
+        rows = list(_rows(objects, prefix, names))
+        if not rows:
+            raise UsageError(
+                f"{prefix!r} is no name with a result, no beginning of one before a '/', and no step's id in "
+                f"{objects.url}; `marin-pipeline ls` lists what there is"
+            )
+        differing = _differing(rows)
+        # Those at the top of the value first: they sum up what is below them.
+        known = sorted(dict.fromkeys(path for row in rows for path in row.figures), key=_depth)
+        if not columns:
+            return cls(rows, differing, known[:FIGURES], len(known) - len(known[:FIGURES]), first)
+        arguments = {path for row in rows for path in row.arguments}
+        for column in columns:
+            if column not in arguments and column not in known:
+                raise UsageError(
+                    f"--columns: no row has {column!r}; there are {', '.join([*differing, *known][:30]) or 'none'}"
+                )
+        chosen = [column for column in columns if column in arguments]
+        return cls(rows, chosen, [column for column in columns if column not in arguments], 0, first)
+
+    def trees(self) -> Iterator[dict[str, Tree]]:
+        """One JSON object a row."""
+        for row in self.rows:
+            paths = [path for path in (row.figures if self.left_out else self.figures) if path in row.figures]
+            yield {
+                "name": row.name,
+                "id": row.id,
+                "key": row.key,
+                "arguments": {path: row.arguments.get(path) for path in self.arguments},
+                "figures": {path: _json(row.figures[path]) for path in paths},
+            }
+
+    def lines(self) -> Iterator[str]:
+        """The table for people."""
+        header = ["name", *self.arguments, *self.figures]
+        cells = [
+            [
+                row.name,
+                *(shown(row.arguments[path], self.names) if path in row.arguments else "" for path in self.arguments),
+                *(figure_text(row.figures.get(path)) for path in self.figures),
+            ]
+            for row in self.rows
+        ]
+        widths = [max(len(line[column]) for line in [header, *cells]) for column in range(len(header))]
+        for line in [header, *cells]:
+            first, *others = (
+                cell.rjust(width) if column else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+            yield "  ".join([first, *others]).rstrip()
+        if self.left_out:
+            yield f"{self.left_out:,} more figures; choose with --columns, or --json has all"
+
+
+def _rows(objects: ObjectStore, prefix: str, names: Mapping[str, list[str]]) -> Iterator[Row]:
+    """Rows by name; those of a step's id by their first name, else their key."""
+    named = sorted(name for each in names.values() for name in each if _is_below(name, prefix.removesuffix("/")))
+    if named:
+        found = [(name, *resolve(objects, name)) for name in named]
+    else:
+        keys = [key for id, key in find_keys(objects, "", f"steps/{prefix}") if id == prefix] if prefix else []
+        found = sorted((sorted(names[key])[0] if key in names else key[:8], prefix, key) for key in keys)
+    for name, id, key in found:
+        commit = look(objects, id, key).commit
+        if commit is not None:
+            yield Row(name, id, key, _arguments(commit), figures(CommittedOutput(objects, id, key, commit).value_tree))
+
+
+def _is_below(name: str, prefix: str) -> bool:
+    return not prefix or name == prefix or name.startswith(f"{prefix}/")
+
+
+def _arguments(commit: Commit) -> dict[str, Tree]:
+    """What was given, by path. Where a file lay, and when it was changed, does not count."""
+    found = dict(leaves(commit.arguments))
+    return {
+        path: {"~file": leaf["~file"]} if isinstance(leaf, dict) and "~file" in leaf and not artifact_of(leaf) else leaf
+        for path, leaf in found.items()
+    }
+
+
+def _differing(rows: Sequence[Row]) -> list[str]:
+    """Paths at which not all rows have the same."""
+    paths = list(dict.fromkeys(path for row in rows for path in row.arguments))
+    return [
+        path for path in paths if len({json.dumps(row.arguments.get(path, "~"), sort_keys=True) for row in rows}) > 1
+    ]
+
+
+def _json(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if abs(value) < float("inf") else None
+
+
+def _depth(path: str) -> int:
+    return path.count(".") + path.count("[")
+
+
+def table(objects: ObjectStore, prefix: str, columns: str, as_json: bool) -> Iterator[str]:
+    """The lines of `ls --table`."""
+    found = Table.of(objects, prefix, [column.strip() for column in columns.split(",") if column.strip()])
+    return map(json.dumps, found.trees()) if as_json else found.lines()

@@ -1,0 +1,240 @@
+"""What a step prints can be read while it runs, after it failed, and after its process was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marin_pipeline.core.errors import UsageError
+from marin_pipeline.run.history import all_runs
+from marin_pipeline.run.logs import Following, Line, find_step, lines
+from marin_pipeline.store.objects import ObjectStore, open_objects
+from tests.conftest import environment
+from tests.run.sample_steps import fails, squares, words
+from tests.run.sessions import Bench, step_folder, wait_until
+
+PRINTING = """
+import os
+import sys
+import time
+from pathlib import Path
+from marin_pipeline import Artifact, Context, ShardContext, main, step
+
+GATE = Path(os.environ["GATE"])
+
+def wait(name):
+    (GATE / f"{name}.{os.getpid()}").touch()
+    while not (GATE / f"open-{name}").exists():
+        time.sleep(0.01)
+
+@step
+def first(ctx: Context) -> int:
+    print("first begins")
+    wait("first")
+    return 1
+
+def part(shard: ShardContext, item: int) -> int:
+    print(f"part {item}")
+    wait("part")
+    if item == 13:
+        raise ValueError("thirteen")
+    print("no end", end="")
+    return item
+
+@step
+def second(ctx: Context, before: Artifact[int], items: list[int]) -> int:
+    print("second begins", flush=True)
+    results = ctx.map(part, items)
+    print("second ends")
+    return len(results)
+
+def build(item: int = 2) -> Artifact[int]:
+    return second(before=first(), items=[1, item])
+
+if __name__ == "__main__":
+    main(build)
+"""
+
+TOOL = (sys.executable, "-c", "from marin_pipeline.tool import main; main()")
+
+
+@dataclass
+class Stage:
+    """A program whose steps wait, and what watches it."""
+
+    folder: Path
+    processes: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
+
+    @property
+    def objects(self) -> ObjectStore:
+        return open_objects(str(self.folder / "store"))
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**environment(self.folder / "store"), "GATE": str(self.folder / "gate")},
+        )
+        self.processes.append(process)
+        return process
+
+    def program(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.start(sys.executable, str(self.folder / "printing.py"), "--json", *arguments)
+
+    def tool(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.start(*TOOL, *arguments)
+
+    def at(self, name: str, but: int = 0) -> int:
+        """Process id of what waits at a gate."""
+
+        def found() -> list[int]:
+            pids = [int(file.suffix[1:]) for file in (self.folder / "gate").glob(f"{name}.*")]
+            return [pid for pid in pids if pid != but]
+
+        return wait_until(found)[0]
+
+    def open(self, *names: str) -> None:
+        for name in names:
+            (self.folder / "gate" / f"open-{name}").touch()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    (tmp_path / "gate").mkdir()
+    (tmp_path / "printing.py").write_text(PRINTING)
+    found = Stage(tmp_path)
+    yield found
+    for process in found.processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err, err
+    return process.returncode, out.splitlines()
+
+
+def test_a_running_step_is_followed_by_name_to_its_end_with_its_shards(stage: Stage) -> None:
+    driver = stage.program()
+    stage.at("first")
+    follower = stage.tool("logs", "second", "--follow")
+    assert follower.stdout is not None
+    stage.open("first")
+    begun = [follower.stdout.readline() for _ in range(3)]
+    assert begun[0] == "second begins\n"
+    stage.open("part")
+    code, rest = ended(follower)
+    assert code == 0
+    assert rest[-1] == "second ends"
+    assert ended(driver)[0] == 0
+    code, whole = ended(stage.tool("logs", "second"))
+    assert code == 0
+    assert sorted(whole) == sorted(
+        [
+            "second begins",
+            "second ends",
+            *(f"second[{index}] {text}" for index in (0, 1) for text in (f"part {index + 1}", "no end")),
+        ]
+    )
+    assert len(rest) + 3 == len(whole), "nothing is shown twice"
+
+
+def test_a_failed_step_is_followed_to_its_failure_and_its_shards_are_found_after(stage: Stage) -> None:
+    stage.open("first", "part")
+    driver = stage.program("--item", "13")
+    assert ended(driver)[0] == 1
+    code, found = ended(stage.tool("logs", "second", "--follow", "--json"))
+    assert code == 1
+    events = [json.loads(line) for line in found]
+    assert events[-1]["event"] == "failed"
+    assert "thirteen" in events[-1]["message"]
+    assert {"shard": "second[1]", "line": "part 13"}.items() <= next(
+        event for event in events if event.get("line") == "part 13"
+    ).items()
+    assert all(event["key"] == events[0]["key"] for event in events)
+    assert "second[1] part 13" in ended(stage.tool("logs", "second"))[1]
+
+
+def test_a_killed_worker_leaves_its_log_and_the_next_attempt_is_followed(stage: Stage) -> None:
+    driver = stage.program()
+    worker = stage.at("first")
+    follower = stage.tool("logs", "first", "--follow")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "first begins\n"
+    os.kill(worker, signal.SIGKILL)
+    stage.at("first", but=worker)
+    stage.open("first", "part")
+    assert ended(follower) == (0, ["first begins"])
+    assert ended(driver)[0] == 0
+    logs = sorted((stage.folder / "store").glob("steps/printing.first/*/attempts/*/log/log.txt"))
+    assert [log.read_text() for log in logs] == ["first begins\n"] * 2
+
+
+def test_a_killed_driver_leaves_a_log_and_a_run_that_has_ended(stage: Stage) -> None:
+    driver = stage.program()
+    stage.at("first")
+    (run,) = all_runs(stage.objects)
+    record = run.read(stage.objects)
+    assert record is not None
+    assert (run.name, run.state(record), record.statuses) == ("printing@1", "running", {})
+    driver.kill()
+    driver.wait()
+    assert run.state(record) == "ended"
+    id, key = find_step(stage.objects, "first")
+    ticks = iter(range(0, 100_000, 3))
+    following = Following(stage.objects, id, key, sleep=lambda seconds: None, clock=lambda: float(next(ticks)))
+    assert [str(line) for line in following] == ["first begins"]
+    assert following.state == "ended"
+    code, found = ended(stage.tool("logs", key[:10]))
+    assert (code, found) == (0, ["first begins"])
+
+
+def test_ctrl_c_ends_a_follower_with_130(stage: Stage) -> None:
+    stage.program()
+    stage.at("first")
+    follower = stage.tool("logs", "first", "--follow")
+    assert follower.stdout is not None
+    follower.stdout.readline()
+    follower.send_signal(signal.SIGINT)
+    assert ended(follower)[0] == 130
+
+
+def test_a_step_that_was_never_tried_is_told(stage: Stage) -> None:
+    stage.open("first", "part")
+    ended(stage.program("--until", "first"))
+    code, _ = ended(stage.tool("logs", "nothing", "--follow"))
+    assert code == 2
+
+
+def test_the_log_of_a_failed_attempt_is_found_by_name_before_an_older_result(inline: Bench) -> None:
+    assert inline.run(squares(numbers=[2])).ok
+    assert not inline.run(squares(numbers=[13])).ok
+    assert find_step(inline.objects, "squares")[1] == squares(numbers=[13]).key
+    assert find_step(inline.objects, "squares@1")[1] == squares(numbers=[2]).key
+    assert not inline.run(fails(word="x")).ok
+    assert "printed nothing" in next(lines(inline.objects, "fails", False))
+    with pytest.raises(UsageError, match="'nothing' is no name and no key"):
+        find_step(inline.objects, "nothing")
+
+
+def test_lines_are_split_as_they_were_printed(inline: Bench) -> None:
+    inline.run(words(text="a"))
+    (log,) = step_folder(inline, words(text="a")).glob("attempts/*/log/log.txt")
+    log.write_bytes(b"one\r\ntwo\x0bthree\n\xff four\nfive")
+    id, key = find_step(inline.objects, "words")
+    found: list[Line] = list(Following(inline.objects, id, key))
+    shown: list[Any] = [json.loads(line)["line"] for line in lines(inline.objects, "words", True)]
+    assert [line.text for line in found] == shown == ["one", "two", "three", "� four", "five"]
