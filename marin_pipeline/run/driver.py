@@ -29,12 +29,14 @@ from marin_pipeline.run.attempt import Failed
 from marin_pipeline.run.backends.base import Backend
 from marin_pipeline.run.backends.inline import InlineBackend
 from marin_pipeline.run.backends.local import LocalBackend
-from marin_pipeline.run.history import EarlierResults, RunRecord, now, owner, record_run, resolve
+from marin_pipeline.run.history import EarlierResults, RunRecord, record_run
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import CodePolicy, Plan, Policy, is_drifted, plan
 from marin_pipeline.run.scheduler import LEASE_LIFE, Scheduler
 from marin_pipeline.run.worker import is_worker
+from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Look, is_accepted, look, look_many
+from marin_pipeline.store.names import owner, resolve
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 

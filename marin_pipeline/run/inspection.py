@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
-from marin_pipeline.run.history import current_names, find_keys, resolve
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Look, look
+from marin_pipeline.store.names import current_names, find_keys, resolve
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput
 

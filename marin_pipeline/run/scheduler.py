@@ -23,12 +23,12 @@ from marin_pipeline.run.attempt import Failed, Finished, describe_failure
 from marin_pipeline.run.backends.base import Backend, Event
 from marin_pipeline.run.chains import enter_chain
 from marin_pipeline.run.explain import Reason
-from marin_pipeline.run.history import now
 from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import Policy, assess, is_drifted, pieces_of
 from marin_pipeline.run.task import InputAt, Task, target_of, write_call
 from marin_pipeline.store import layout
+from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import (
     Commit,
     Failure,
@@ -328,7 +328,7 @@ class Scheduler:
             if (commit := commits[key]) is not None
         }
         read = digest({role: record.output for role, record in inputs.items()})
-        attempt = f"{now()[:19].replace('-', '').replace(':', '')}-{uuid.uuid4().hex[:8]}"
+        attempt = attempt_name()
         fresh = found.invalidation is not None and found.invalidation.reason != "stale"
         task = Task(
             task=attempt,
