@@ -71,3 +71,14 @@ def spec_bytes(step: str, code: Tree, arguments: Tree) -> bytes:
 def key_of(spec: bytes) -> str:
     """The key of a spec: sha256, 64 hex."""
     return hashlib.sha256(spec).hexdigest()
+
+
+def artifact_keys(tree: Any) -> set[str]:
+    """Keys of the artifacts inside a canonical tree."""
+    if isinstance(tree, list):
+        return {key for item in tree for key in artifact_keys(item)}
+    if isinstance(tree, dict):
+        if "~artifact" in tree:
+            return {tree["~artifact"]}
+        return {key for item in tree.values() for key in artifact_keys(item)}
+    return set()

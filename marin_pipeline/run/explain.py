@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from marin_pipeline.core.canonical import TAG, Tree, marks_of
+from marin_pipeline.core.key import artifact_keys
 
 Kind = Literal[
     "new",
@@ -114,17 +115,6 @@ def changes(old: Tree, new: Tree, path: str = "") -> Iterator[Change]:
 
 def _tag(tree: Mapping[str, Tree]) -> str | None:
     return next((name for name in tree if name.startswith(TAG) and not name.startswith(TAG + TAG)), None)
-
-
-def artifact_keys(tree: Any) -> set[str]:
-    """Keys of the artifacts inside a canonical tree."""
-    if isinstance(tree, list):
-        return {key for item in tree for key in artifact_keys(item)}
-    if isinstance(tree, dict):
-        if "~artifact" in tree:
-            return {tree["~artifact"]}
-        return {key for item in tree.values() for key in artifact_keys(item)}
-    return set()
 
 
 def keyed_arguments(call: Mapping[str, Tree], annotations: Mapping[str, Any]) -> dict[str, Tree]:

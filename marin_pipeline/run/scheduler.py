@@ -329,7 +329,7 @@ class Scheduler:
         }
         read = digest({role: record.output for role, record in inputs.items()})
         attempt = attempt_name()
-        fresh = found.invalidation is not None and found.invalidation.reason != "stale"
+        fresh = found.invalidation is not None and found.invalidation.reason not in ("stale", "collected")
         task = Task(
             task=attempt,
             kind="step",

@@ -6,7 +6,6 @@ come back in the order of the items, whoever ran them.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from marin_pipeline.run import surroundings
 from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find, target_of, write_call
 from marin_pipeline.store import layout
+from marin_pipeline.store.clock import attempt_name
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
 from marin_pipeline.store.objects import ObjectStore, put
 from marin_pipeline.store.output import FileSet
@@ -144,7 +144,7 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
             "salt": step.salt,
             "call": encode({names[1]: item, **kept}, fn.__qualname__, Form(reference=_by_content)),
         }
-        attempt = uuid.uuid4().hex[:8]
+        attempt = attempt_name()
         tasks.append(
             Task(
                 task=f"{step.task}/{index}-{attempt}",
@@ -238,7 +238,7 @@ def run_shard(
                 reference.refuse_changed()
         value = check(returned, hints.get("return", Any), what)
         manifest = build_manifest(objects, folder, path, {})
-        data = seal({"value": encode(value, what), "files": manifest.tree()["files"]})
+        data = seal({"attempt": task.attempt, "value": encode(value, what), "files": manifest.tree()["files"]})
         ours = put(objects, record, data).data == data
     except BaseException:
         with suppress(StoreError):  # the error itself is what the reader needs

@@ -6,12 +6,26 @@ import datetime
 import re
 import uuid
 
+from marin_pipeline.core.errors import UsageError
+
+_DURATION = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _IN_A_NAME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)")
 
 
+def utc() -> datetime.datetime:
+    """The time now."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+def written(time: datetime.datetime) -> str:
+    """A UTC time, to the microsecond, in a form that sorts as text."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def now() -> str:
-    """UTC, to the microsecond, in a form that sorts as text."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    """The time now, as records hold it."""
+    return written(utc())
 
 
 def attempt_name() -> str:
@@ -29,3 +43,18 @@ def moment(text: str) -> datetime.datetime | None:
         return None if found is None else datetime.datetime(*map(int, found.groups()), tzinfo=datetime.UTC)
     except ValueError:
         return None
+
+
+def duration(text: str) -> datetime.timedelta:
+    """A length of time: a number and `s`, `m`, `h` or `d`.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{text!r} is no length of time; write a number and s, m, h or d, as in 7d")
+    try:
+        return datetime.timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        raise UsageError(f"{text!r} is too long") from None

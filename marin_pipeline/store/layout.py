@@ -93,6 +93,21 @@ def names(owner: str, name: str) -> str:
     return f"names/{owner}/{name}@"
 
 
+def root(owner: str, name: str, number: int) -> str:
+    """The record that keeps what a name, given by a person, stands for."""
+    return f"roots/{owner}/{name}@{number}.json"
+
+
+def root_end(owner: str, name: str, number: int) -> str:
+    """The record that takes a root away."""
+    return f"roots/{owner}/{name}@{number}.dropped.json"
+
+
 def runs(experiment: str) -> str:
     """Folder of an experiment's runs, one record a run."""
     return f"experiments/{experiment}"
+
+
+def collection(name: str) -> str:
+    """What one pass of `gc` saw or ended, so that a later pass knows since when."""
+    return f"gc/{name}.json"
