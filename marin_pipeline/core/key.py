@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from marin_pipeline.core.canonical import Tree, dumps, encode, is_absent, marks_of
 from marin_pipeline.core.errors import DeclarationError
@@ -73,12 +73,18 @@ def key_of(spec: bytes) -> str:
     return hashlib.sha256(spec).hexdigest()
 
 
-def artifact_keys(tree: Any) -> set[str]:
+def artifact_keys(tree: Tree) -> set[str]:
     """Keys of the artifacts inside a canonical tree."""
-    if isinstance(tree, list):
-        return {key for item in tree for key in artifact_keys(item)}
-    if isinstance(tree, dict):
-        if "~artifact" in tree:
-            return {tree["~artifact"]}
-        return {key for item in tree.values() for key in artifact_keys(item)}
-    return set()
+    found: set[str] = set()
+    todo: list[Tree] = [tree]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, list):
+            todo += cast("list[Tree]", each)
+        elif isinstance(each, dict):
+            record = cast("dict[str, Tree]", each)
+            if isinstance(record.get("~artifact"), str):
+                found.add(record["~artifact"])
+            else:
+                todo += record.values()
+    return found

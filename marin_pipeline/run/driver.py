@@ -53,7 +53,8 @@ def default_prefix() -> str:
     return os.environ.get("MARIN_PREFIX") or DEFAULT_PREFIX
 
 
-def _lease_life() -> float:
+def lease_life() -> float:
+    """Seconds without a beat after which a lease may be taken over: `MARIN_LEASE_SECONDS`, else 30."""
     given = os.environ.get("MARIN_LEASE_SECONDS")
     try:
         return float(given) if given else LEASE_LIFE
@@ -83,7 +84,7 @@ class Options:
     """Steps at once, at most."""
     fail_fast: bool = False
     """Start nothing new after a failure."""
-    lease_life: float = field(default_factory=_lease_life)
+    lease_life: float = field(default_factory=lease_life)
     """Seconds without a beat after which another run's lease is taken over."""
 
 

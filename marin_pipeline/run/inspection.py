@@ -73,6 +73,8 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     yield f"value      {_short(output.value_tree)}"
     yield f"files      {len(output.files)}, and the value; {bytes_text(commit.bytes)} in {objects.url}/{output.folder}"
     machine = commit.fingerprint
+    if not machine:  # it was adopted: nothing was computed
+        return
     processors = f"{machine.get('processors')} processors"
     yield f"machine    Python {machine.get('python')}, {machine.get('processor')}, {processors}"
 
