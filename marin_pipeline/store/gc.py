@@ -414,8 +414,9 @@ class _Pass:
                 continue
             if folder in named or any(info.path == f"{folder}/record.json" for info in infos):
                 continue  # it was made again, or taken before it was ended
-            if self._do:
-                self._objects.delete(folder)
+            if self._do:  # attempt by attempt: it may be made again at this moment, by an attempt of another name
+                for name in sorted({info.path[len(folder) + 1 :].partition("/")[0] for info in infos}):
+                    self._objects.delete(f"{folder}/{name}")
             self.report.items.append(Item("shard", "delete", folder, sum(info.size for info in infos)))
 
     def _scratch(self) -> dict[str, tuple[int, int, str | None]]:

@@ -6,6 +6,7 @@ import datetime
 import json
 import random
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -362,6 +363,39 @@ def test_lengths_of_time() -> None:
         moment("20260131T235959-0a1b2c3d") == moment("2026-01-31T235959.123456Z-abc") == moment("2026-01-31T23:59:59Z")
     )
     assert moment("20261331T235959") is None
+
+
+def test_beside_runs_without_any_grace_what_is_believed_is_whole(inline: Bench) -> None:
+    """Steps may have to run again; an output never loses bytes while it counts."""
+    checking, stop = threading.Lock(), threading.Event()
+    errors: list[BaseException] = []
+    ended = 0
+
+    def collect_on() -> None:
+        nonlocal ended
+        while not stop.is_set():
+            with checking:
+                try:
+                    ended += len(collect(inline.objects, datetime.timedelta(0), delete=True).items)
+                except BaseException as error:  # noqa: BLE001 - shown by the test
+                    errors.append(error)
+                    return
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=collect_on)
+    thread.start()
+    chance = random.Random(1)
+    try:
+        for _ in range(25):
+            made = squares(numbers=chance.sample(range(8), 3))
+            inline.run([joined(squares=made), add(numbers=[number(value=chance.randint(0, 3))])])
+            with checking:
+                assert not problems(inline.objects)
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors
+    assert ended > 20
 
 
 class Killed(BaseException):
