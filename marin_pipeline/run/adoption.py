@@ -13,7 +13,7 @@ from pathlib import Path
 
 from marin_pipeline.core.adopted import adopted_id, adopted_spec
 from marin_pipeline.core.artifact import content_digest
-from marin_pipeline.core.canonical import Tree, digest, dumps
+from marin_pipeline.core.canonical import Tree, digest, dumps, encode
 from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError, StoreError, UsageError
 from marin_pipeline.core.key import key_of
 from marin_pipeline.run.keeper import LeaseKeeper
@@ -51,11 +51,9 @@ class Content:
         """
         adopted_id(name)
         try:
-            data = dumps(json.loads(value))
+            data = dumps(encode(json.loads(value), "--value"))
         except (ValueError, RecursionError) as error:
-            raise UsageError(
-                f"--value {value!r}: not JSON ({error}); text is written in quotes, as in '\"text\"'"
-            ) from error
+            raise UsageError(f"--value {value!r}: not JSON ({error}); text needs double quotes of its own") from error
         files = _files(path)
         if VALUE in files:
             raise InputError(f"{path}: holds {VALUE}, which is kept for the value; rename it, or give it with --value")
