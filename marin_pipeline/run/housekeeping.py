@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from marin_pipeline.core.errors import UsageError
+from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.run.adoption import Content, adopt
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.store import layout
@@ -59,21 +59,20 @@ def name(objects: ObjectStore, words: Sequence[str], drop: str | None, as_json: 
 
 def verify(objects: ObjectStore, selectors: Sequence[str], level: Level, as_json: bool) -> int:
     """Verify what was committed, key by key; the exit code. A line is printed as soon as its key is done."""
-    asked = [resolve(objects, selector) for selector in selectors] or list(key_folders(objects))
+    asked = [_asked(objects, selector) for selector in selectors] or list(key_folders(objects))
     verifier, done, wrong, damaged = Verifier(objects, level), list[Verified](), 0, 0
-    with _progress(len(asked), f"verify ({level})") as advance:
+    with _progress(len(asked), f"verify ({level})") as say:
         for id, key in asked:
             verified = verifier.verify(id, key)
-            advance()
             if verified is None:
+                say(())
                 if selectors:
                     raise UsageError(f"{id} {key[:8]} has no output in {objects.url}; run it first")
                 continue
             done.append(verified)
             damaged += not verified.ok
             wrong += len(verified.findings)
-            for line in _verified_lines(verified, as_json):
-                print(line, flush=True)
+            say(_verified_lines(verified, as_json))
     count, size = sum(each.files for each in done), sum(each.bytes for each in done)
     if as_json:
         summary = {"event": "summary", "ok": not wrong, "level": level, "keys": len(done), "files": count}
@@ -93,19 +92,39 @@ def _verified_lines(verified: Verified, as_json: bool) -> Iterator[str]:
     yield from (f"  {finding}" for finding in verified.findings)
 
 
+def _asked(objects: ObjectStore, selector: str) -> tuple[str, str]:
+    """Step's id and key; a damaged spec is a finding, and does not hide its key."""
+    try:
+        return resolve(objects, selector)
+    except CorruptOutput:
+        fits = [each for each in key_folders(objects) if each[1].startswith(selector[: layout.SHORT])]
+        if len(fits) != 1:
+            raise
+        return fits[0]
+
+
 @contextmanager
-def _progress(total: int, what: str) -> Iterator[Callable[[], None]]:
-    """A bar on stderr while it is a terminal."""
+def _progress(total: int, what: str) -> Iterator[Callable[[Iterable[str]], None]]:
+    """Prints the lines of one after the other; below them a bar on stderr while that is a terminal."""
     if not sys.stderr.isatty():
-        yield lambda: None
+        yield lambda lines: print("".join(f"{line}\n" for line in lines), end="", flush=True)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True, redirect_stdout=False) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         task = progress.add_task(what, total=total)
-        yield lambda: progress.advance(task)
+
+        def say(lines: Iterable[str]) -> None:
+            progress.advance(task)
+            for line in lines:
+                if sys.stdout.isatty():  # the same terminal: the bar makes room
+                    progress.console.print(line, soft_wrap=True, highlight=False, markup=False)
+                else:
+                    print(line, flush=True)
+
+        yield say
 
 
 # Invalidate -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput
@@ -30,6 +30,9 @@ from marin_pipeline.store.roots import ROOT_FOLDERS, read_roots
 
 Kind = Literal["output", "attempt", "work", "shard", "scratch"]
 GRACE = datetime.timedelta(days=7)
+SKEW = datetime.timedelta(hours=1)
+"""By how much the clocks of two machines may differ: attempts are named by one, and what is ended is dated by another.
+"""
 _SHARD = re.compile(r"(shards/[0-9a-f]{2}/[0-9a-f]+)/.+")
 _SCRATCH = re.compile(r"(tmp/(\d+)d/[^/]+)(/.*)?")
 
@@ -127,6 +130,7 @@ class _Pass:
             for problem in state.damaged:
                 self.report.keep(problem)
         self._live: set[str] = set()
+        self._known: dict[str, dict[str, Any]] = {}
         self._roots_from: list[str] | None = None
 
     # What earlier passes saw ------------------------------------------------------------------------------------------
@@ -163,8 +167,7 @@ class _Pass:
         for folder in self._held:
             state = self._states.get(folder)
             began = [at for name in state.below("attempts") if (at := moment(name))] if state else []
-            # Names of attempts tell seconds only.
-            if limit is None or not began or max(began) <= limit + datetime.timedelta(seconds=1):
+            if limit is None or not began or max(began) <= limit + SKEW:
                 return True
         return False
 
@@ -226,8 +229,8 @@ class _Pass:
         return path in self._live
 
     def _reach(self) -> set[str]:
-        roots = read_roots(self._objects, self._since, self._held.__contains__)
-        for problem in roots.unreadable:
+        roots = read_roots(self._objects, self._since, self._held.__contains__, self._known)
+        for problem in sorted(roots.unreadable):
             self.report.keep(f"{problem} (it may be a root: no output is ended)")
         if roots.unreadable:
             return set(self._states)

@@ -15,7 +15,7 @@ from typing import Any
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import moment
-from marin_pipeline.store.inventory import read_json
+from marin_pipeline.store.inventory import in_parallel, read_json
 from marin_pipeline.store.objects import ObjectStore
 
 ROOT_FOLDERS = ("roots", "names", "experiments")
@@ -31,18 +31,21 @@ class Roots:
 
     folders: set[str] = field(default_factory=set[str])
     """Folders of the keys."""
-    unreadable: list[str] = field(default_factory=list[str])
+    unreadable: set[str] = field(default_factory=set[str])
     """Records that may be roots and cannot be read: nobody knows what they keep."""
 
 
-def read_roots(objects: ObjectStore, since: datetime.datetime, held: Callable[[str], bool]) -> Roots:
+def read_roots(
+    objects: ObjectStore, since: datetime.datetime, held: Callable[[str], bool], known: dict[str, dict[str, Any]]
+) -> Roots:
     """Everything that was a root since then.
 
     Args:
         held: whether the lease of the key with this folder is held.
+        known: records by path that were read before, since none ever changes; those that are read now are added.
     """
     found = Roots()
-    reader = _Reader(objects, since, held, found)
+    reader = _Reader(objects, since, held, known, found)
     reader.given_names()
     reader.names()
     reader.runs()
@@ -51,22 +54,30 @@ def read_roots(objects: ObjectStore, since: datetime.datetime, held: Callable[[s
 
 class _Reader:
     def __init__(
-        self, objects: ObjectStore, since: datetime.datetime, held: Callable[[str], bool], found: Roots
+        self,
+        objects: ObjectStore,
+        since: datetime.datetime,
+        held: Callable[[str], bool],
+        known: dict[str, dict[str, Any]],
+        found: Roots,
     ) -> None:
         self._objects = objects
         self._since = since
         self._held = held
+        self._known = known
         self._found = found
 
     def _listed(self, folder: str) -> list[str]:
         return [info.path for info in self._objects.list(folder)]
 
     def _read(self, path: str) -> dict[str, Any] | None:
-        try:
-            return read_json(self._objects, path)
-        except CorruptOutput as error:
-            self._found.unreadable.append(str(error))
-            return None
+        if path not in self._known:
+            try:
+                self._known[path] = read_json(self._objects, path)
+            except CorruptOutput as error:
+                self._found.unreadable.add(str(error))
+                return None
+        return self._known[path]
 
     def _is_recent(self, time: Any) -> bool:
         """Whether a time lies in the grace period; one that cannot be told may."""
@@ -82,7 +93,7 @@ class _Reader:
         try:
             self._found.folders |= {_folder(id, key) for id, key in keys}
         except (TypeError, ValueError) as error:
-            self._found.unreadable.append(f"{self._objects.url}/{path}: names no key ({error}); delete it")
+            self._found.unreadable.add(f"{self._objects.url}/{path}: names no key ({error}); delete it")
 
     def given_names(self) -> None:
         """Names that a person gave."""
@@ -122,12 +133,18 @@ class _Reader:
                 ended.setdefault(path.rpartition("/")[0], []).append(path)
             elif path.endswith(_BEGUN) and not paths & {path.removesuffix(_BEGUN) + ".json", path.removesuffix(_BEGUN)}:
                 self._begun(path)
+        in_parallel(self._objects, self._read, [path for records in ended.values() for path in records])
         for records in ended.values():
-            for path in sorted(records, reverse=True):
-                tree = self._read(path)
+            self._keep_run(max(records), self._known.get(max(records)))
+            trees = [
+                (str(tree.get("finished")), path, tree)
+                for path in records
+                if (tree := self._known.get(path)) is not None
+            ]
+            for finished, path, tree in sorted(trees, key=lambda each: each[:2], reverse=True):
                 self._keep_run(path, tree)
-                if tree is not None and not self._is_recent(tree.get("finished")):
-                    break
+                if not self._is_recent(finished):
+                    break  # those before had been replaced when the grace period began
 
     def _keep_run(self, path: str, tree: dict[str, Any] | None) -> None:
         if tree is not None:
@@ -140,8 +157,8 @@ class _Reader:
         if tree is None:
             return
         mine = Roots()
-        _Reader(self._objects, self._since, self._held, mine)._keep_run(path, tree)
-        self._found.unreadable += mine.unreadable
+        _Reader(self._objects, self._since, self._held, self._known, mine)._keep_run(path, tree)
+        self._found.unreadable |= mine.unreadable
         if self._is_recent(path.rpartition("/")[2]) or any(map(self._held, mine.folders)):
             self._found.folders |= mine.folders
 

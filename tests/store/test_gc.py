@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 
 from marin_pipeline import Artifact
 from marin_pipeline.core.canonical import dumps
-from marin_pipeline.core.errors import UsageError
 from marin_pipeline.store import layout
-from marin_pipeline.store.clock import duration, moment, now, utc
+from marin_pipeline.store.clock import now, utc
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.gc import Collection, collect
 from marin_pipeline.store.lease import Holder, LeaseRecord, Waiting
@@ -351,18 +350,6 @@ def test_a_damaged_record_keeps_what_it_might_name_and_is_told(inline: Bench, da
     if (damaged, data) != ("spec.json", b"{}"):
         assert len(inline.objects.list("shards")) == before
         assert any(file.name in each for each in report.kept)
-
-
-def test_lengths_of_time() -> None:
-    assert duration("7d") == GRACE
-    assert [duration(text).total_seconds() for text in ("0s", "90m", "2h")] == [0, 5400, 7200]
-    for text in ("", "7", "d", "-1d", "1w", "1.5h", "9" * 30 + "d"):
-        with pytest.raises(UsageError, match=r"length of time|too long"):
-            duration(text)
-    assert (
-        moment("20260131T235959-0a1b2c3d") == moment("2026-01-31T235959.123456Z-abc") == moment("2026-01-31T23:59:59Z")
-    )
-    assert moment("20261331T235959") is None
 
 
 def test_beside_runs_without_any_grace_what_is_believed_is_whole(inline: Bench) -> None:
