@@ -184,14 +184,20 @@ def _by_content(reference: Reference, path: str) -> Tree:
     return reference.canonical(path)
 
 
-def read_shard(objects: ObjectStore, key: str, annotation: Any) -> StoredShard[Any] | None:
+def read_shard(objects: ObjectStore, key: str, annotation: Any, *, taken: bool = False) -> StoredShard[Any] | None:
     """The result with this key, or None.
+
+    Args:
+        taken: this step has it already: it is read although it may have been ended since.
 
     Raises:
         CorruptOutput: when its record cannot be read.
     """
-    path = f"{layout.shard(key)}/record.json"
+    path = layout.shard_record(key)
     found = objects.read(path)
+    if found is None and taken:
+        path = layout.shard_ended(key)
+        found = objects.read(path)
     if found is None:
         return None
     try:
@@ -206,7 +212,7 @@ def read_shard(objects: ObjectStore, key: str, annotation: Any) -> StoredShard[A
 
 def shard_output(objects: ObjectStore, key: str) -> Output:
     """The files of a shard that is known to be done."""
-    shard = read_shard(objects, key, Any)
+    shard = read_shard(objects, key, Any, taken=True)
     if shard is None:
         raise StoreError(f"{objects.url}/{layout.shard(key)}: the shard has gone; run again")
     return _ShardOutput(shard)
@@ -220,7 +226,7 @@ def run_shard(
     Args:
         call: the function, the item and the common arguments, where they are at hand; else they are read from the task.
     """
-    record = f"{layout.shard(task.key)}/record.json"
+    record = layout.shard_record(task.key)
     if objects.read(record) is not None:
         return
     function, item, arguments = call or _read_call(objects, task)

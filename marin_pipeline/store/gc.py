@@ -263,7 +263,8 @@ class _Pass:
         ended: list[str] = []
         unknown: list[str] = []
         for folder, infos in self._shards.items() if named is not None else ():
-            record = f"{folder}/record.json"
+            key = folder.rpartition("/")[2]
+            record = layout.shard_record(key)
             has_record = any(info.path == record for info in infos)
             if (named and folder in named) or (folder in self._gone and not has_record):
                 continue
@@ -272,7 +273,8 @@ class _Pass:
                 unknown.append(folder)
             if not self._is_old(since or written(self._now)):
                 continue
-            if self._do:
+            if self._do and (found := self._objects.read(record)) is not None:
+                put(self._objects, layout.shard_ended(key), found.data)
                 self._objects.delete(record)
             ended.append(folder)
             self._shards[folder] = [info for info in infos if info.path != record]

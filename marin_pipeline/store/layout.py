@@ -68,6 +68,16 @@ def shard(key: str) -> str:
     return f"shards/{key[:2]}/{key}"
 
 
+def shard_record(key: str) -> str:
+    """What `ctx.map` finds a result by."""
+    return f"{shard(key)}/record.json"
+
+
+def shard_ended(key: str) -> str:
+    """The record of a result that `gc` has ended: for steps that had taken it already, and for nobody else."""
+    return f"{shard(key)}/ended.json"
+
+
 def attempt_log(id: str, key: str, attempt_name: str) -> str:
     """What an attempt printed."""
     return f"{attempt(id, key, attempt_name)}/log/log.txt"

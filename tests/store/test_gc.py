@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 from marin_pipeline import Artifact
 from marin_pipeline.core.canonical import dumps
+from marin_pipeline.core.errors import StoreError
+from marin_pipeline.run.shards import read_shard, shard_output
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now, utc
 from marin_pipeline.store.commit import look
@@ -287,7 +289,7 @@ def test_an_attempt_that_may_have_read_a_shard_before_it_was_ended_keeps_its_fil
     for days in (8, 16, 24, 32):
         collected(inline, days)
     assert not [info for info in inline.objects.list("shards") if info.path.endswith("record.json")]
-    assert len(inline.objects.list("shards")) == len(result) - 1
+    assert len(inline.objects.list("shards")) == len(result)
     lease.release()
     collected(inline, 40)
     assert not inline.objects.list("shards")
@@ -306,6 +308,21 @@ def test_a_shard_that_was_taken_before_it_was_ended_stays_though_its_record_has_
     inline.objects.create(layout.collection("2020-01-01T000000Z-abcdef"), dumps(ended))
     assert not twice(inline, 8).items
     assert not problems(inline.objects)
+
+
+def test_a_step_that_took_a_shard_before_it_was_ended_can_still_hand_it_on(inline: Bench) -> None:
+    inline.run(squares(numbers=[2]))
+    (record,) = [info.path for info in inline.objects.list("shards") if info.path.endswith("/record.json")]
+    key = record.split("/")[2]
+    for folder in ("experiments", "names"):
+        shutil.rmtree(inline.prefix / folder)
+    collected(inline, 8)
+    assert ("shard", "end") in kinds(collected(inline, 16))
+    assert read_shard(inline.objects, key, int) is None
+    assert shard_output(inline.objects, key).local("square.txt").read_text() == "4"
+    collected(inline, 24)
+    with pytest.raises(StoreError, match="the shard has gone"):
+        shard_output(inline.objects, key)
 
 
 def test_scratch_goes_when_it_is_older_than_its_days_since_it_was_first_seen(inline: Bench) -> None:
