@@ -296,7 +296,7 @@ class _Pass:
 
     def _unknown_others(self) -> set[str]:
         """What tells no time itself, and is seen for the first time."""
-        found = {folder for folder, _, time in self._works() if time is None}
+        found = {folder for folder, _, time in self._works(self._states.values()) if time is None}
         found |= {folder for folder, (_, _, time) in self._scratch().items() if time is None}
         found |= {
             self._attempt(state, name)
@@ -384,9 +384,9 @@ class _Pass:
         for name, size in found.items():
             self.report.items.append(Item("attempt", "delete", self._attempt(state, name), size))
 
-    def _works(self) -> Iterator[tuple[str, KeyState, str | None]]:
+    def _works(self, states: Iterable[KeyState]) -> Iterator[tuple[str, KeyState, str | None]]:
         """Each folder of finished parts, its key, and when it was last worked on."""
-        for state in self._states.values():
+        for state in states:
             start = len(state.path) + 1
             by_folder: dict[str, list[str]] = {}
             for info in state.infos:
@@ -398,18 +398,35 @@ class _Pass:
                 yield folder, state, max(times) if times else self._seen.get(folder)
 
     def _delete_work(self, named: set[str]) -> None:
-        for folder, state, since in list(self._works()):
-            inside = [info for info in state.infos if info.path.startswith(f"{folder}/")]
-            if state.path in self._held or folder in named or not self._is_old(since or written(self._now)):
+        for state in self._states.values():
+            if state.path in self._held or not self._garbage_work(state, named):
                 continue
-            if self._do:
-                with self._leased(state) as lease:
-                    if lease is None:
-                        continue
+            if not self._do:
+                self._add_work(self._garbage_work(state, named))
+                continue
+            with self._leased(state) as lease:
+                if lease is None:
+                    continue
+                found = self._garbage_work(read_state(self._objects, state.id, state.short), named)
+                for folder, inside in found.items():
                     for info in inside:  # first the records, so that nobody believes what is left
                         if info.path.endswith("/record.json"):
                             self._objects.delete(info.path)
                     self._objects.delete(folder)
+                self._add_work(found)
+
+    def _garbage_work(self, state: KeyState, named: set[str]) -> dict[str, list[ObjectInfo]]:
+        """Folders of finished parts that can go, with what lies in them."""
+        mine = [path for paths in state.refers.values() for path in paths]
+        found: dict[str, list[ObjectInfo]] = {}
+        for folder, _, since in self._works([state]):
+            needed = state.refers_unknown or folder in named or any(path.startswith(f"{folder}/") for path in mine)
+            if not needed and self._is_old(since or written(self._now)):
+                found[folder] = [info for info in state.infos if info.path.startswith(f"{folder}/")]
+        return found
+
+    def _add_work(self, found: Mapping[str, list[ObjectInfo]]) -> None:
+        for folder, inside in found.items():
             self.report.items.append(Item("work", "delete", folder, sum(info.size for info in inside)))
 
     def _delete_shards(self, named: set[str]) -> None:

@@ -23,7 +23,7 @@ from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.run.shards import read_shard, shard_output
 from marin_pipeline.store import layout
-from marin_pipeline.store.clock import now, utc
+from marin_pipeline.store.clock import now, utc, written
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.gc import Collection, collect
 from marin_pipeline.store.lease import Holder, LeaseRecord, Waiting
@@ -236,6 +236,23 @@ def test_parts_of_a_killed_step_are_kept_for_the_grace_period(inline: Bench) -> 
     (inline.counts / "break").unlink(missing_ok=True)
     assert inline.run(resumable(parts=3)).ok
     assert inline.ran()["made-part-0"] == 0
+
+
+def test_parts_that_were_made_just_before_the_lease_was_free_stay(inline: Bench) -> None:
+    (inline.counts / "break").touch()
+    step = resumable(parts=3)
+    assert not inline.run(step).ok
+    assert step.declaration is not None
+    lease = layout.lease(step.declaration.step.id, step.key)
+    (record,) = [info.path for info in inline.objects.list("steps") if info.path.endswith("part-0/record.json")]
+    young = f"{written(later(8)())[:19].replace('-', '').replace(':', '')}-0a1b2c3d"
+
+    def works(operation: str, path: str) -> None:
+        if operation == "swap" and path == lease:
+            inline.objects.create(f"{record.removesuffix('part-0/record.json')}part-1/{young}/data.txt", b"")
+
+    assert ("work", "delete") not in kinds(collected(inline, 8, FaultyObjects(inline.objects, works)))
+    assert inline.objects.read(record) is not None
 
 
 def test_the_lease_of_a_dead_process_of_another_machine_is_taken_over_after_a_life(inline: Bench) -> None:
