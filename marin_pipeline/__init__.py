@@ -13,6 +13,7 @@ from marin_pipeline.core.canonical import RuntimeMark, absent_when
 
 if TYPE_CHECKING:
     from marin_pipeline.cli import main
+    from marin_pipeline.core.adopted import adopted
     from marin_pipeline.core.artifact import Artifact, File, LocalFile, Secret
     from marin_pipeline.core.context import Context, ShardContext, ShardResult
     from marin_pipeline.core.experiment import Experiment
@@ -32,6 +33,7 @@ Runtime = Annotated[_T, RuntimeMark()]
 """`Runtime[int]` marks a parameter or a field that says where or how fast, never what: it is not in the key."""
 
 _HOMES = {
+    "core.adopted": ("adopted",),
     "core.artifact": ("Artifact", "File", "LocalFile", "Secret"),
     "core.context": ("Context", "ShardContext", "ShardResult"),
     "core.experiment": ("Experiment",),
@@ -69,6 +71,7 @@ __all__ = [
     "Tokens",
     "TrainState",
     "absent_when",
+    "adopted",
     "fixed",
     "grid",
     "load",

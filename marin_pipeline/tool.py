@@ -142,6 +142,71 @@ def _code(objects: ObjectStore, parsed: Parsed) -> int:
     return golden.exit_code(found, parsed.action)
 
 
+def _name_words(parser: Parser) -> None:
+    parser.add_argument("words", nargs="*", metavar="KEY NAME | NAME", help="a key and its new name, or a name to list")
+    parser.add_argument("--drop", metavar="NAME@N", help="take the root away that this is; the name stays")
+
+
+def _name(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
+    from marin_pipeline.run import housekeeping
+
+    return housekeeping.name(objects, parsed.words, parsed.drop, parsed.json)
+
+
+def _verify_options(parser: Parser) -> None:
+    parser.add_argument("selectors", nargs="*", metavar="KEY", help="names or keys; by default all current outputs")
+    levels = "every object is there; and has its size and checksum (the default); and its bytes, hashed again"
+    parser.add_argument("--level", choices=("present", "intact", "full"), default="intact", help=levels)
+
+
+def _verify(objects: ObjectStore, parsed: Parsed) -> int:
+    from marin_pipeline.run import housekeeping
+
+    return housekeeping.verify(objects, parsed.selectors, parsed.level, parsed.json)
+
+
+def _invalidate_options(parser: Parser) -> None:
+    _selector(parser)
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it is kept")
+    parser.add_argument("--dry-run", action="store_true", help="only say what hangs on it")
+
+
+def _invalidate(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
+    from marin_pipeline.run import housekeeping
+
+    return housekeeping.end_output(objects, parsed.selector, parsed.reason, parsed.dry_run, parsed.json)
+
+
+def _gc_options(parser: Parser) -> None:
+    parser.add_argument("--delete", action="store_true", help="do it; without, only say what would be done")
+    parser.add_argument(
+        "--grace", default="7d", metavar="TIME", help="keep what was needed since: 7d (the default), 12h, 0s"
+    )
+
+
+def _gc(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
+    from marin_pipeline.run import housekeeping
+    from marin_pipeline.run.driver import lease_life
+
+    return housekeeping.gc(objects, parsed.grace, parsed.delete, lease_life(), parsed.json)
+
+
+def _adopt_options(parser: Parser) -> None:
+    parser.add_argument("path", metavar="PATH", help="a file or a folder; it is copied")
+    parser.add_argument("--as", dest="name", required=True, metavar="NAME", help="what it is called")
+    parser.add_argument("--value", default="null", metavar="JSON", help="what dependents read as its value")
+    parser.add_argument("--dry-run", action="store_true", help="only say its key and digest")
+
+
+def _adopt(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
+    from marin_pipeline.run import housekeeping
+    from marin_pipeline.run.driver import lease_life
+
+    return housekeeping.take_in(
+        objects, parsed.path, parsed.name, parsed.value, parsed.dry_run, lease_life(), parsed.json
+    )
+
+
 COMMANDS = (
     Command("show", "what is known of one key: how it was made, and its files", _selector, _show),
     Command("ls", "the steps in the store, the files of one, or results side by side", _listed, _ls),
@@ -149,6 +214,11 @@ COMMANDS = (
     Command("runs", "the runs of an experiment, those that go on among them", _experiment, _runs),
     Command("diff", "what sets two keys or two runs apart", _two, _diff),
     Command("code", "whether steps with a version still give what they gave", _code_arguments, _code),
+    Command("name", "give a key a name, or list what a name has stood for", _name_words, _name),
+    Command("verify", "check that the store holds what was committed", _verify_options, _verify),
+    Command("invalidate", "end an output that is wrong: the next run makes it again", _invalidate_options, _invalidate),
+    Command("gc", "collect what nothing needs any more", _gc_options, _gc),
+    Command("adopt", "take a file or folder that was made elsewhere into the store", _adopt_options, _adopt),
 )
 
 

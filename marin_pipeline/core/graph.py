@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from marin_pipeline.core.adopted import PREFIX
 from marin_pipeline.core.arguments import roles, transform
 from marin_pipeline.core.artifact import Artifact, OutputFile
 from marin_pipeline.core.canonical import Reference
@@ -43,6 +44,17 @@ class Node:
     def id(self) -> str:
         """The step's id."""
         return self.artifact.output.id if self.loaded else self.declaration.step.id
+
+    @property
+    def why_not_made(self) -> str:
+        """Why one that is `loaded` cannot be made here, and what to do."""
+        if self.id.startswith(PREFIX):
+            name = self.id.removeprefix(PREFIX)
+            return (
+                f"it was made elsewhere: `marin-pipeline adopt PATH --as {name}` takes it into a store, and prints the "
+                f"key {self.key[:8]} when PATH holds what is meant"
+            )
+        return "it was loaded from a store, and is not made again here; pass the declared artifact, or the same prefix"
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from marin_pipeline.core.canonical import Tree, dumps, encode, is_absent, marks_of
 from marin_pipeline.core.errors import DeclarationError
@@ -71,3 +71,20 @@ def spec_bytes(step: str, code: Tree, arguments: Tree) -> bytes:
 def key_of(spec: bytes) -> str:
     """The key of a spec: sha256, 64 hex."""
     return hashlib.sha256(spec).hexdigest()
+
+
+def artifact_keys(tree: Tree) -> set[str]:
+    """Keys of the artifacts inside a canonical tree."""
+    found: set[str] = set()
+    todo: list[Tree] = [tree]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, list):
+            todo += cast("list[Tree]", each)
+        elif isinstance(each, dict):
+            record = cast("dict[str, Tree]", each)
+            if isinstance(record.get("~artifact"), str):
+                found.add(record["~artifact"])
+            else:
+                todo += record.values()
+    return found

@@ -32,13 +32,15 @@ from marin_pipeline.run.backends.inline import InlineBackend
 from marin_pipeline.run.backends.local import LocalBackend
 from marin_pipeline.run.code_lock import with_accepted
 from marin_pipeline.run.earlier import EarlierResults, recipe_of
-from marin_pipeline.run.history import RunRecord, begin_run, now, owner, record_run, resolve, run_stem
+from marin_pipeline.run.history import RunRecord, begin_run, record_run, run_stem
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import CodePolicy, Plan, Policy, plan
 from marin_pipeline.run.scheduler import LEASE_LIFE, Scheduler
 from marin_pipeline.run.worker import is_worker
+from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Look, look, look_many
 from marin_pipeline.store.lease import this_process
+from marin_pipeline.store.names import owner, resolve
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 
@@ -55,7 +57,8 @@ def default_prefix() -> str:
     return os.environ.get("MARIN_PREFIX") or DEFAULT_PREFIX
 
 
-def _lease_life() -> float:
+def lease_life() -> float:
+    """Seconds without a beat after which a lease may be taken over: `MARIN_LEASE_SECONDS`, else 30."""
     given = os.environ.get("MARIN_LEASE_SECONDS")
     try:
         return float(given) if given else LEASE_LIFE
@@ -85,7 +88,7 @@ class Options:
     """Steps at once, at most."""
     fail_fast: bool = False
     """Start nothing new after a failure."""
-    lease_life: float = field(default_factory=_lease_life)
+    lease_life: float = field(default_factory=lease_life)
     """Seconds without a beat after which another run's lease is taken over."""
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.core.graph import Node
-from marin_pipeline.run.history import HAVE_OUTPUT, RunRecord, latest_of_name, newest_records, owner
+from marin_pipeline.run.history import HAVE_OUTPUT, RunRecord, newest_records
 from marin_pipeline.run.plan import Earlier
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import look, read_commit
+from marin_pipeline.store.names import latest_of_name, latest_record, owner
 from marin_pipeline.store.objects import ObjectStore
 
 RUNS = 8
@@ -157,9 +158,5 @@ class EarlierResults:
 
 def name_with_number(objects: ObjectStore, name: str, key: str) -> str:
     """`train@2`, when that is what the name stands for now; else the first 8 digits of the key."""
-    found = latest_of_name(objects, owner(), name)
-    if found is None or found[1] != key:
-        return key[:8]
-    folder = layout.names(owner(), name)
-    numbers = [int(each[:-5]) for each in objects.names(folder) if re.fullmatch(r"[0-9]+\.json", each)]
-    return f"{name}@{max(numbers, default=1)}"
+    found = latest_record(objects, owner(), name)
+    return key[:8] if found is None or found.key != key else f"{name}@{found.number}"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
-from marin_pipeline.run.history import current_names, find_keys, resolve
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Look, look
+from marin_pipeline.store.names import current_names, find_keys, resolve
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput
 
@@ -73,6 +73,8 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     yield f"value      {_short(output.value_tree)}"
     yield f"files      {len(output.files)}, and the value; {bytes_text(commit.bytes)} in {objects.url}/{output.folder}"
     machine = commit.fingerprint
+    if not machine:  # it was adopted: nothing was computed
+        return
     processors = f"{machine.get('processors')} processors"
     yield f"machine    Python {machine.get('python')}, {machine.get('processor')}, {processors}"
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
-from marin_pipeline.run.history import RunAt, RunRecord, all_runs, owner, resolve
+from marin_pipeline.run.history import RunAt, RunRecord, all_runs
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.lease import LeaseRecord, is_dead
+from marin_pipeline.store.names import owner, resolve
 from marin_pipeline.store.objects import ObjectStore
 
 State = Literal["running", "done", "failed", "ended"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +9,10 @@ from dataclasses import dataclass, field
 from marin_pipeline.core.graph import Node
 from marin_pipeline.run.attempt import Finished
 from marin_pipeline.run.explain import Reason
-from marin_pipeline.run.history import now
 from marin_pipeline.run.plan import pieces_of
 from marin_pipeline.run.protocol import Claim
 from marin_pipeline.run.task import Task
+from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Commit, InputRecord, Look
 from marin_pipeline.store.lease import Holder, Lease, Waiting
 from marin_pipeline.store.resolved import resolved_digest
@@ -95,8 +94,3 @@ class Attempt:
             seconds=round(finished.seconds, 3),
             bytes=finished.bytes,
         )
-
-
-def attempt_name() -> str:
-    """A name of its own for an attempt; later ones sort after earlier ones, those of one second too."""
-    return f"{now()[:26].replace('-', '').replace(':', '')}-{uuid.uuid4().hex[:8]}"

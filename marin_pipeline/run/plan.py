@@ -150,8 +150,7 @@ def assess(
     if look.damage and node.key not in policy.force:
         return "blocked", (Reason("missing object", text=look.damage),)
     if node.loaded and (commit is None or node.key in policy.force):
-        text = "it was loaded from a store, and is not made again here; pass the declared artifact, or the same prefix"
-        return "blocked", (Reason("missing object", text=text),)
+        return "blocked", (Reason("missing object", text=node.why_not_made),)
     if commit is None:
         if look.leased is not None:
             who = f"{look.leased.user}@{look.leased.host}, process {look.leased.pid}"

@@ -9,7 +9,8 @@ from contextlib import suppress
 
 from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
 from marin_pipeline.run.difference import KeyDifference, RunDifference
-from marin_pipeline.run.history import RunAt, RunRecord, all_runs, resolve
+from marin_pipeline.run.history import RunAt, RunRecord, all_runs
+from marin_pipeline.store.names import resolve
 from marin_pipeline.store.objects import ObjectStore
 
 TROUBLE = 2

@@ -23,15 +23,15 @@ from marin_pipeline.run.backends.base import Backend, Event
 from marin_pipeline.run.calls import Calls
 from marin_pipeline.run.code_lock import with_accepted
 from marin_pipeline.run.explain import Reason
-from marin_pipeline.run.history import now
 from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.run.limits import is_held_back
 from marin_pipeline.run.outcome import Notice, Settled
-from marin_pipeline.run.pending import Attempt, Ready, attempt_name
+from marin_pipeline.run.pending import Attempt, Ready
 from marin_pipeline.run.plan import Policy, assess, is_drifted
 from marin_pipeline.run.protocol import Claim, LeaseLost, adopt, claim, publish
 from marin_pipeline.run.task import inputs_read, task_of
 from marin_pipeline.store import layout
+from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import (
     Commit,
     Failure,
@@ -470,4 +470,4 @@ class Scheduler:
 
 def _is_fresh(found: Look) -> bool:
     """Whether somebody ended the last output on purpose: then nothing of what was made before is used."""
-    return found.invalidation is not None and found.invalidation.reason != "stale"
+    return found.invalidation is not None and found.invalidation.reason not in ("stale", "collected")

@@ -6,7 +6,6 @@ come back in the order of the items, whoever ran them.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from marin_pipeline.run import surroundings
 from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find, target_of, write_call
 from marin_pipeline.store import layout
+from marin_pipeline.store.clock import attempt_name
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
 from marin_pipeline.store.objects import ObjectStore, put
 from marin_pipeline.store.output import FileSet
@@ -144,7 +144,7 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
             "salt": step.salt,
             "call": encode({names[1]: item, **kept}, fn.__qualname__, Form(reference=_by_content)),
         }
-        attempt = uuid.uuid4().hex[:8]
+        attempt = attempt_name()
         tasks.append(
             Task(
                 task=f"{step.task}/{index}-{attempt}",
@@ -184,14 +184,20 @@ def _by_content(reference: Reference, path: str) -> Tree:
     return reference.canonical(path)
 
 
-def read_shard(objects: ObjectStore, key: str, annotation: Any) -> StoredShard[Any] | None:
+def read_shard(objects: ObjectStore, key: str, annotation: Any, *, taken: bool = False) -> StoredShard[Any] | None:
     """The result with this key, or None.
+
+    Args:
+        taken: this step has it already: it is read although it may have been ended since.
 
     Raises:
         CorruptOutput: when its record cannot be read.
     """
-    path = f"{layout.shard(key)}/record.json"
+    path = layout.shard_record(key)
     found = objects.read(path)
+    if found is None and taken:
+        path = layout.shard_ended(key)
+        found = objects.read(path)
     if found is None:
         return None
     try:
@@ -206,7 +212,7 @@ def read_shard(objects: ObjectStore, key: str, annotation: Any) -> StoredShard[A
 
 def shard_output(objects: ObjectStore, key: str) -> Output:
     """The files of a shard that is known to be done."""
-    shard = read_shard(objects, key, Any)
+    shard = read_shard(objects, key, Any, taken=True)
     if shard is None:
         raise StoreError(f"{objects.url}/{layout.shard(key)}: the shard has gone; run again")
     return _ShardOutput(shard)
@@ -220,7 +226,7 @@ def run_shard(
     Args:
         call: the function, the item and the common arguments, where they are at hand; else they are read from the task.
     """
-    record = f"{layout.shard(task.key)}/record.json"
+    record = layout.shard_record(task.key)
     if objects.read(record) is not None:
         return
     function, item, arguments = call or _read_call(objects, task)
@@ -238,7 +244,7 @@ def run_shard(
                 reference.refuse_changed()
         value = check(returned, hints.get("return", Any), what)
         manifest = build_manifest(objects, folder, path, {})
-        data = seal({"value": encode(value, what), "files": manifest.tree()["files"]})
+        data = seal({"attempt": task.attempt, "value": encode(value, what), "files": manifest.tree()["files"]})
         ours = put(objects, record, data).data == data
     except BaseException:
         with suppress(StoreError):  # the error itself is what the reader needs

@@ -12,8 +12,8 @@ from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import UsageError
 from marin_pipeline.run.explain import artifact_of, shown
 from marin_pipeline.run.figures import figure_text, figures, leaves
-from marin_pipeline.run.history import current_names, find_keys, resolve
 from marin_pipeline.store.commit import Commit, look
+from marin_pipeline.store.names import current_names, find_keys, resolve
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput
 

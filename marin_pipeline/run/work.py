@@ -5,12 +5,12 @@ of its files.
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from marin_pipeline.core.errors import CorruptOutput, DeclarationError, InputError, StoreError
+from marin_pipeline.store.clock import attempt_name
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
 from marin_pipeline.store.objects import ObjectStore, put
 from marin_pipeline.store.output import FileSet
@@ -41,7 +41,7 @@ class StoredWork:
     def writing(self, item: str) -> Iterator[Path]:
         """A folder to write a part in; finished when the block ends without error. The first to finish a part wins."""
         record = self._record(item)
-        path = f"{self._folder}/{item}/{uuid.uuid4().hex[:8]}"
+        path = f"{self._folder}/{item}/{attempt_name()}"
         folder = self._objects.folder(path)
         try:
             yield folder

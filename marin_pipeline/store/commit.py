@@ -114,7 +114,7 @@ class Invalidation:
     """Why a commit no longer counts."""
 
     reason: str
-    """`forced`, `stale`, `code` or `invalidated`."""
+    """`forced`, `stale`, `code`, `invalidated` or `collected`."""
     text: str
     """For people."""
     at: str
@@ -163,7 +163,7 @@ def _read_invalidation(objects: ObjectStore, id: str, key: str, number: int) -> 
         return None
     try:
         return Invalidation(**json.loads(found.data))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return Invalidation("invalidated", f"the reason cannot be read: {objects.url}/{path}", "")
 
 
@@ -177,7 +177,7 @@ def _last_failure(objects: ObjectStore, id: str, key: str) -> Failure | None:
     found = objects.read(path)
     try:
         return None if found is None else Failure(**json.loads(found.data))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return Failure(attempt, "infrastructure", f"the record cannot be read: {objects.url}/{path}", "", "")
 
 

@@ -68,6 +68,16 @@ def shard(key: str) -> str:
     return f"shards/{key[:2]}/{key}"
 
 
+def shard_record(key: str) -> str:
+    """What `ctx.map` finds a result by."""
+    return f"{shard(key)}/record.json"
+
+
+def shard_ended(key: str) -> str:
+    """The record of a result that `gc` has ended: for steps that had taken it already, and for nobody else."""
+    return f"{shard(key)}/ended.json"
+
+
 def attempt_log(id: str, key: str, attempt_name: str) -> str:
     """What an attempt printed."""
     return f"{attempt(id, key, attempt_name)}/log/log.txt"
@@ -103,6 +113,21 @@ def names(owner: str, name: str) -> str:
     return f"names/{owner}/{name}@"
 
 
+def root(owner: str, name: str, number: int) -> str:
+    """The record that keeps what a name, given by a person, stands for."""
+    return f"roots/{owner}/{name}@{number}.json"
+
+
+def root_end(owner: str, name: str, number: int) -> str:
+    """The record that takes a root away."""
+    return f"roots/{owner}/{name}@{number}.dropped.json"
+
+
 def runs(experiment: str) -> str:
     """Folder of an experiment's runs, one record a run."""
     return f"experiments/{experiment}"
+
+
+def collection(name: str) -> str:
+    """What one pass of `gc` saw or ended, so that a later pass knows since when."""
+    return f"gc/{name}.json"

@@ -65,7 +65,7 @@ class LeaseRecord:
         try:
             tree = json.loads(data)
             return cls(tree["fence"], tree["beat"], None if tree["owner"] is None else Holder(**tree["owner"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptOutput(
                 f"{where}: not a lease ({error}); delete this file when no run is at work on the step"
             ) from error

@@ -1,0 +1,252 @@
+"""Keeping a store in order, for people and programs: `marin-pipeline name`, `verify`, `invalidate`, `gc` and `adopt`.
+
+What each does is in `store` and in `adoption`; here are its lines.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from marin_pipeline.core.errors import CorruptOutput, UsageError
+from marin_pipeline.run.adoption import Content, adopt
+from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.store import layout
+from marin_pipeline.store.clock import duration, now
+from marin_pipeline.store.commit import Invalidation, invalidate, look, look_many
+from marin_pipeline.store.gc import Collection, collect
+from marin_pipeline.store.names import drop_root, give_name, history_of, is_root, key_folders, resolve
+from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.verify import Level, Verified, Verifier
+
+VERIFICATION_FAILED = 4
+"""Exit code when something is not as it was committed."""
+
+
+# Names ----------------------------------------------------------------------------------------------------------------
+
+
+def name(objects: ObjectStore, words: Sequence[str], drop: str | None, as_json: bool) -> Iterator[str]:
+    """Give a key a name, list what a name has stood for, or take a root away."""
+    if drop is not None:
+        if words:
+            raise UsageError("name --drop takes one name and its number, as in `name --drop train@2`")
+        dropped = drop_root(objects, drop)
+        yield json.dumps({"name": str(dropped), "root": False}) if as_json else f"{dropped}  is no root any more"
+    elif len(words) == 2:
+        id, key = resolve(objects, words[0])
+        given = give_name(objects, words[1], id, key)
+        yield json.dumps({"name": str(given), "id": id, "key": key, "root": True}) if as_json else str(given)
+    elif len(words) == 1:
+        for record in history_of(objects, words[0]):
+            root = is_root(objects, record)
+            if as_json:
+                tree = {"name": str(record), "id": record.id, "key": record.key, "at": record.at}
+                yield json.dumps({**tree, "root": root})
+            else:
+                when = record.at[:16].replace("T", " ")
+                yield f"{record.number:>4}  {record.key[:8]}  {when}  {record.id}{'  root' if root else ''}"
+    else:
+        raise UsageError("name takes a key and a name (`name KEY NAME`), or one name (`name NAME`)")
+
+
+# Verify ---------------------------------------------------------------------------------------------------------------
+
+
+def verify(objects: ObjectStore, selectors: Sequence[str], level: Level, as_json: bool) -> int:
+    """Verify what was committed, key by key; the exit code. A line is printed as soon as its key is done."""
+    asked = [_asked(objects, selector) for selector in selectors] or list(key_folders(objects))
+    verifier, done, wrong, damaged = Verifier(objects, level), list[Verified](), 0, 0
+    with _progress(len(asked), f"verify ({level})") as say:
+        for id, key in asked:
+            verified = verifier.verify(id, key)
+            if verified is None:
+                say(())
+                if selectors:
+                    raise UsageError(f"{id} {key[:8]} has no output in {objects.url}; run it first")
+                continue
+            done.append(verified)
+            damaged += not verified.ok
+            wrong += len(verified.findings)
+            say(_verified_lines(verified, as_json))
+    count, size = sum(each.files for each in done), sum(each.bytes for each in done)
+    if as_json:
+        summary = {"event": "summary", "ok": not wrong, "level": level, "keys": len(done), "files": count}
+        print(json.dumps({**summary, "bytes": size, "damaged": damaged, "findings": wrong}))
+    else:
+        verdict = f"{damaged} damaged" if wrong else f"all {level}"
+        print(f"{len(done)} outputs, {count} files, {bytes_text(size)}: {verdict}")
+    return VERIFICATION_FAILED if wrong else 0
+
+
+def _verified_lines(verified: Verified, as_json: bool) -> Iterator[str]:
+    if as_json:
+        yield json.dumps({"event": "verified", "ok": verified.ok, **asdict(verified)})
+        return
+    state = "ok" if verified.ok else "damaged"
+    yield f"{state:<9}{verified.key[:8]}  {verified.files:>6} files {bytes_text(verified.bytes):>9}  {verified.id}"
+    yield from (f"  {finding}" for finding in verified.findings)
+
+
+def _asked(objects: ObjectStore, selector: str) -> tuple[str, str]:
+    """Step's id and key; a damaged spec is a finding, and does not hide its key."""
+    try:
+        return resolve(objects, selector)
+    except CorruptOutput:
+        fits = [each for each in key_folders(objects) if each[1].startswith(selector[: layout.SHORT])]
+        if len(fits) != 1:
+            raise
+        return fits[0]
+
+
+@contextmanager
+def _progress(total: int, what: str) -> Iterator[Callable[[Iterable[str]], None]]:
+    """Prints the lines of one after the other; below them a bar on stderr while that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda lines: print("".join(f"{line}\n" for line in lines), end="", flush=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
+        task = progress.add_task(what, total=total)
+
+        def say(lines: Iterable[str]) -> None:
+            progress.advance(task)
+            for line in lines:
+                if sys.stdout.isatty():  # the same terminal: the bar makes room
+                    progress.console.print(line, soft_wrap=True, highlight=False, markup=False)
+                else:
+                    print(line, flush=True)
+
+        yield say
+
+
+# Invalidate -----------------------------------------------------------------------------------------------------------
+
+
+def end_output(objects: ObjectStore, selector: str, reason: str, dry: bool, as_json: bool) -> Iterator[str]:
+    """End the current commit of a key, and say what hangs on it."""
+    if not reason.strip():
+        raise UsageError("invalidate: --reason is empty; say why, it is kept")
+    id, key = resolve(objects, selector)
+    found = look(objects, id, key)
+    if found.commit is None and not found.damage:
+        raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no current output in {objects.url}")
+    below = list(_descendants(objects, key))
+    if not dry:
+        invalidate(objects, id, key, found.number, Invalidation("invalidated", reason, now()))
+    if as_json:
+        tree = {"id": id, "key": key, "number": found.number, "reason": reason, "done": not dry}
+        yield json.dumps({**tree, "descendants": [asdict(each) for each in below]})
+        return
+    verb = "would end" if dry else "ended"
+    yield f"{verb} commit {found.number} of {id} {key[:8]}: {reason}"
+    for each in below:
+        hangs = "is stale if that is made again with other bytes" if each.direct else "hangs on those"
+        yield f"  {each.key[:8]}  {each.id}  {hangs}"
+
+
+@dataclass(frozen=True)
+class Descendant:
+    """An output that was made from another."""
+
+    id: str
+    key: str
+    """First 16 digits."""
+    direct: bool
+    """Whether it read that one itself."""
+
+
+def _descendants(objects: ObjectStore, key: str) -> Iterator[Descendant]:
+    """Outputs that were made from a key, nearest first."""
+    ids = {short: id for id, short in key_folders(objects)}
+    users: dict[str, list[str]] = {}
+    for short, found in look_many(objects, [(id, short) for short, id in ids.items()]).items():
+        for record in found.commit.inputs.values() if found.commit else ():
+            users.setdefault(record.key[: layout.SHORT], []).append(short)
+    seen, todo, direct = {key[: layout.SHORT]}, [key[: layout.SHORT]], True
+    while todo:
+        below = [each for short in todo for each in users.get(short, ())]
+        todo = []
+        for short in below:
+            if short not in seen:
+                seen.add(short)
+                todo.append(short)
+                yield Descendant(ids[short], short, direct)
+        direct = False
+
+
+# Garbage --------------------------------------------------------------------------------------------------------------
+
+
+def gc(objects: ObjectStore, grace: str, delete: bool, life: float, as_json: bool) -> Iterable[str]:
+    """Collect garbage, or say what would be collected."""
+    report = collect(objects, duration(grace), delete=delete, life=life)
+    return _gc_json(report) if as_json else _gc_table(report, grace)
+
+
+def _totals(report: Collection) -> dict[tuple[str, str], tuple[int, int]]:
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for item in report.items:
+        count, size = found.get((item.action, item.kind), (0, 0))
+        found[item.action, item.kind] = (count + 1, size + item.bytes)
+    return found
+
+
+def _gc_json(report: Collection) -> Iterator[str]:
+    for item in report.items:
+        yield json.dumps({"event": item.action, "kind": item.kind, "path": item.path, "bytes": item.bytes})
+    for why in report.kept:
+        yield json.dumps({"event": "kept", "why": why})
+    totals: dict[str, dict[str, dict[str, int]]] = {"end": {}, "delete": {}}
+    for (action, kind), (count, size) in _totals(report).items():
+        totals[action][kind] = {"count": count, "bytes": size}
+    freed = sum(item.bytes for item in report.items if item.action == "delete")
+    yield json.dumps({"event": "summary", "deleted": report.deleted, **totals, "bytes": freed})
+
+
+def _gc_table(report: Collection, grace: str) -> Iterator[str]:
+    names = {"output": "outputs", "attempt": "attempts", "work": "parts", "shard": "shards", "scratch": "scratch"}
+    totals = _totals(report)
+    for action, title in (("end", f"ended, their bytes go after {grace}"), ("delete", "deleted")):
+        rows = [(names[kind], *totals[action, kind]) for kind in names if (action, kind) in totals]
+        if rows:
+            yield title if report.deleted else f"would be {title}"
+            yield from (f"  {name:<16}{count:>8}  {bytes_text(size):>9}" for name, count, size in rows)
+            if action == "delete":
+                yield f"  {'in all':<16}{sum(row[1] for row in rows):>8}  {bytes_text(sum(row[2] for row in rows)):>9}"
+    if not report.items:
+        yield "nothing to collect"
+    elif not report.deleted:
+        yield "nothing was changed; add --delete to do it"
+    for why in report.kept:
+        yield f"kept: {why}"
+
+
+# Adopt ----------------------------------------------------------------------------------------------------------------
+
+
+def take_in(
+    objects: ObjectStore, path: str, name: str, value: str, dry: bool, life: float, as_json: bool
+) -> Iterator[str]:
+    """Take a file or folder into the store under a name."""
+    content = Content.of(Path(path), name, value)
+    given, new = None, False
+    if not dry:
+        _, new = adopt(objects, content, life)
+        given = str(give_name(objects, name, content.id, content.key))
+    if as_json:
+        tree = {"id": content.id, "key": content.key, "digest": content.digest, "bytes": content.manifest.size}
+        yield json.dumps({**tree, "files": len(content.files), "name": given, "adopted": new})
+        return
+    yield f"key     {content.key}"
+    yield f"digest  {content.digest}"
+    if given is not None:
+        yield f"name    {given}{'' if new else '  (was there already)'}"
+    yield f'declare it as adopted("{name}", "{content.digest}")'

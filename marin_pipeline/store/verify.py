@@ -1,0 +1,161 @@
+"""Whether the store still holds what was committed: the records of a key, and every object that its manifest names.
+
+Objects are found by listing the folders that hold them, once each, and never one by one. What is wrong is a finding:
+what, where, and the command that mends it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from marin_pipeline.core.artifact import content_digest
+from marin_pipeline.core.errors import CorruptOutput, StoreError
+from marin_pipeline.store import layout
+from marin_pipeline.store.commit import Commit, look
+from marin_pipeline.store.inventory import read_manifest
+from marin_pipeline.store.manifest import VALUE, Entry, Manifest
+from marin_pipeline.store.objects import ObjectInfo, ObjectStore
+
+Level = Literal["present", "intact", "full"]
+"""`present`: every object is there; `intact`: and has its size, and the store's own checksum; `full`: and its bytes,
+read and hashed, are those that were committed.
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong."""
+
+    what: str
+    where: str
+    """The object."""
+    remedy: str
+    """What to do."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}; {self.remedy}"
+
+
+@dataclass
+class Verified:
+    """One key, as it was found."""
+
+    id: str
+    key: str
+    """64 hex; the first 16 where the spec does not tell the rest."""
+    number: int
+    """Of the current commit."""
+    files: int = 0
+    bytes: int = 0
+    """As they were committed."""
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+class Verifier:
+    """Verifies keys of one store, one after the other."""
+
+    def __init__(self, objects: ObjectStore, level: Level) -> None:
+        self._objects = objects
+        self._level = level
+        # Folders of other keys and of shards, which several outputs name.
+        self._shared = functools.lru_cache(maxsize=1024)(self._listed)
+
+    def verify(self, id: str, short: str) -> Verified | None:
+        """Verify the current commit of a key; None when it has none.
+
+        Args:
+            short: the key, or its first 16 digits.
+        """
+        found = look(self._objects, id, short)
+        if found.commit is None and not found.damage:
+            return None
+        verified = Verified(id, short, found.number)
+        self._check_spec(verified)
+        if found.commit is None:
+            what, _, remedy = found.damage.removeprefix(self._objects.url + "/").partition(": ")[2].rpartition("; ")
+            self._add(verified, what, layout.commit(id, short, found.number), remedy)
+            return verified
+        try:
+            manifest = read_manifest(self._objects, id, short, found.commit)
+        except CorruptOutput as error:
+            what = "the manifest is missing" if "is missing" in str(error) else "is not the manifest that was committed"
+            self._add(verified, what, layout.manifest(id, short, found.commit.attempt))
+            return verified
+        verified.files, verified.bytes = len(manifest.entries), manifest.size
+        self._check_digests(verified, found.commit, manifest)
+        own = f"{layout.attempt(id, short, found.commit.attempt)}/out"
+        mine = self._listed(own)
+        for entry in manifest.entries:
+            held = mine if entry.object.startswith(f"{own}/") else self._shared(_unit(entry.object))
+            self._check_object(verified, entry, held.get(entry.object))
+        return verified
+
+    def _add(self, verified: Verified, what: str, path: str, remedy: str = "") -> None:
+        again = "adopt it again" if verified.id.startswith("adopted/") else "run what needs it again"
+        mend = f"`marin-pipeline invalidate {verified.key[:8]} --reason damaged`, and {again}"
+        verified.findings.append(Finding(what, f"{self._objects.url}/{path}", remedy or mend))
+
+    def _check_spec(self, verified: Verified) -> None:
+        path = layout.spec(verified.id, verified.key)
+        found = self._objects.read(path)
+        key = "" if found is None else hashlib.sha256(found.data).hexdigest()
+        if key.startswith(verified.key):
+            verified.key = key
+            return
+        what = "the spec is missing" if found is None else "its sha256 is not the key"
+        self._add(verified, what, path, "delete what is there; the next run of the step writes it again")
+
+    def _check_digests(self, verified: Verified, commit: Commit, manifest: Manifest) -> None:
+        path = layout.manifest(verified.id, verified.key, commit.attempt)
+        if manifest.output_digest != commit.output:
+            self._add(verified, "gives another output digest than was committed", path)
+        if manifest.size != commit.bytes:
+            self._add(verified, f"has {manifest.size} bytes of files, but {commit.bytes} were committed", path)
+        if VALUE not in manifest.files:
+            self._add(verified, f"names no {VALUE}", path)
+
+    def _check_object(self, verified: Verified, entry: Entry, info: ObjectInfo | None) -> None:
+        if info is None:
+            self._add(verified, "is missing", entry.object)
+        elif self._level == "present":
+            return
+        elif info.size != entry.size:
+            self._add(verified, f"has {info.size} bytes, but {entry.size} were committed", entry.object)
+        elif None not in (info.checksum, entry.checksum) and info.checksum != entry.checksum:
+            self._add(verified, "has another checksum than was committed", entry.object)
+        elif self._level == "full":
+            self._check_bytes(verified, entry)
+
+    def _check_bytes(self, verified: Verified, entry: Entry) -> None:
+        try:
+            digest = content_digest(self._objects.local(entry.object))
+        except (OSError, StoreError) as error:
+            problem = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            self._add(verified, f"cannot be read ({problem})", entry.object)
+            return
+        if digest != entry.sha256:
+            self._add(verified, "its bytes are not those that were committed (sha256 differs)", entry.object)
+
+    def _listed(self, folder: str) -> Mapping[str, ObjectInfo]:
+        return {info.path: info for info in self._objects.list(folder)}
+
+
+def _unit(path: str) -> str:
+    """The folder to list for an object that lies outside of its output's attempt."""
+    parts = path.split("/")
+    if parts[0] == "shards":
+        return "/".join(parts[:3])
+    for name in ("attempts", "work"):
+        if name in parts[:-2]:
+            return "/".join(parts[: parts.index(name) + 2])
+    return "/".join(parts[:-1])

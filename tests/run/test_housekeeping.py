@@ -1,0 +1,160 @@
+"""The commands that keep a store in order: what they print, as lines and as JSON, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marin_pipeline import tool
+from tests.conftest import Ran
+from tests.run.sample_steps import add, number, times, words
+from tests.run.sessions import Bench, step_folder
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture
+def command(inline: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `marin-pipeline ARGUMENTS` in this process."""
+    monkeypatch.setenv("MARIN_PREFIX", str(inline.prefix))
+    monkeypatch.setenv("MARIN_OWNER", "ada")
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr("sys.argv", ["marin-pipeline", *arguments])
+        with pytest.raises(SystemExit) as left:
+            tool.main()
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return Ran(int(left.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+def test_a_name_is_given_listed_and_dropped(inline: Bench, command: Command) -> None:
+    made = number(value=1)
+    inline.run(made)
+    assert command("name", made.key[:8], "kept/one").out == "ada/kept/one@1\n"
+    assert "root" in command("name", "kept/one").out
+    (line,) = command("name", "kept/one", "--json").events
+    assert {**line, "at": ""} == {"name": "ada/kept/one@1", "id": number.id, "key": made.key, "at": "", "root": True}
+    assert command("name", "--drop", "kept/one@1", "--json").events == [{"name": "ada/kept/one@1", "root": False}]
+    assert "root" not in command("name", "kept/one").out
+    for wrong in ([], ["a", "b", "c"], ["nothing", "x"], ["nothing"], ["--drop", "x"], ["x", "--drop", "x@1"]):
+        assert command("name", *wrong).code == 2, wrong
+
+
+def test_verify_ends_with_4_when_something_is_wrong_and_says_what_to_do(inline: Bench, command: Command) -> None:
+    inline.run([times(count=words(text="a b")), number(value=1)])
+    ran = command("verify")
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1].startswith("3 outputs, 5 files, ")
+    assert command("verify", "--level", "full").code == 0
+    file = next(step_folder(inline, words(text="a b")).glob("attempts/*/out/words.txt"))
+    file.write_bytes(b"x x")
+    assert command("verify").code == 0
+    ran = command("verify", "--level", "full")
+    assert ran.code == 4
+    assert f"{file}: its bytes are not those that were committed" in ran.out
+    assert f"`marin-pipeline invalidate {words(text='a b').key[:8]} --reason damaged`" in ran.out
+    ran = command("verify", "words", "--level", "full", "--json")
+    line, summary = ran.events
+    assert (line["ok"], line["key"], line["findings"][0]["where"]) == (False, words(text="a b").key, str(file))
+    assert (summary["event"], summary["ok"], summary["findings"], ran.code) == ("summary", False, 1, 4)
+    assert command("verify", "number", "--level", "full").code == 0
+    assert command("verify", "nothing").code == 2
+
+
+def test_the_command_that_verify_names_mends_what_it_found(inline: Bench, command: Command) -> None:
+    target = times(count=words(text="a b"))
+    inline.run(target)
+    next(step_folder(inline, words(text="a b")).glob("attempts/*/out/words.txt")).unlink()
+    (finding,) = [found for line in command("verify", "--json").events[:-1] for found in line["findings"]]
+    assert command(*finding["remedy"].split("`")[1].split()[1:]).code == 0
+    assert inline.outcomes(target) == {"words": "done", "times": "cached"}
+    assert command("verify", "--level", "full").code == 0
+
+
+def test_invalidate_ends_an_output_and_says_what_hangs_on_it(inline: Bench, command: Command) -> None:
+    one = number(value=1)
+    target = add(numbers=[add(numbers=[one]), number(value=2)])
+    inline.run(target)
+    ran = command("invalidate", one.key[:8], "--reason", "wrong", "--dry-run", "--json")
+    (line,) = ran.events
+    assert [each["direct"] for each in line["descendants"]] == [True, False]
+    assert not line["done"]
+    assert inline.statuses(one) == {"number": "cached"}
+    ran = command("invalidate", one.key[:8], "--reason", "wrong")
+    assert ran.code == 0
+    assert "is stale if that is made again with other bytes" in ran.out
+    assert inline.reasons(one) == {"number": "invalidated: invalidated: wrong"}
+    assert command("invalidate", one.key[:8], "--reason", "wrong").code == 2
+    assert command("invalidate", one.key[:8]).code == 2
+    assert command("invalidate", target.key[:8], "--reason", " ").code == 2
+    assert inline.run(target).ok
+
+
+def test_a_damaged_commit_can_be_ended(inline: Bench, command: Command) -> None:
+    inline.run(number(value=1))
+    (step_folder(inline, number(value=1)) / "commits" / "1.json").write_bytes(b"\x00")
+    assert command("verify").code == 4
+    assert command("invalidate", "number", "--reason", "damaged").code == 0
+    assert inline.outcomes(number(value=1)) == {"number": "done"}
+
+
+def test_gc_is_dry_by_default_and_prints_a_table(inline: Bench, command: Command) -> None:
+    inline.run(number(value=1))
+    inline.run(number(value=2))
+    assert command("gc").out == "nothing to collect\n"
+    ran = command("gc", "--grace", "0s")
+    assert "would be ended" in ran.out
+    assert "nothing was changed" in ran.out
+    assert inline.statuses(number(value=1)) == {"number": "cached"}
+    ran = command("gc", "--grace", "0s", "--delete", "--json")
+    assert [event["event"] for event in ran.events] == ["end", "delete", "summary"]
+    assert ran.events[-1]["delete"]["attempt"]["count"] == 1
+    assert inline.statuses(number(value=1)) == {"number": "run"}
+    assert inline.statuses(number(value=2)) == {"number": "cached"}
+    assert command("gc", "--grace", "soon").code == 2
+
+
+def test_gc_tells_what_it_cannot_read(inline: Bench, command: Command) -> None:
+    inline.run(number(value=1))
+    (inline.prefix / "experiments" / "broken.json").write_bytes(b"\x00")
+    ran = command("gc", "--grace", "0s", "--delete")
+    assert ran.code == 0
+    assert "kept: " in ran.out
+    assert "experiments/broken.json" in ran.out
+
+
+def test_adopt_prints_key_and_digest_and_gives_the_name(inline: Bench, command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("hello")
+    (dry,) = command("adopt", str(file), "--as", "text", "--dry-run", "--json").events
+    assert not inline.prefix.exists()
+    first = command("adopt", str(file), "--as", "text")
+    assert dry["key"] in first.out
+    assert f'adopted("text", "{dry["digest"]}")' in first.out
+    (again,) = command("adopt", str(file), "--as", "text", "--json").events
+    assert again == {**dry, "name": "ada/text@1", "adopted": False}
+    assert "root" in command("name", "text").out
+    assert json.loads(command("show", "text", "--json").out)["arguments"] == {"content": dry["digest"]}
+    assert command("show", "text").code == 0
+    assert command("gc", "--grace", "0s", "--delete").out == "nothing to collect\n"
+    for wrong in ([str(tmp_path / "no"), "--as", "x"], [str(file), "--as", "A"], [str(file)]):
+        assert command("adopt", *wrong).code == 2
+
+
+@pytest.mark.parametrize("record", ["commits/1.json", "spec.json", "lease.json", "attempts/*/manifest.json"])
+@pytest.mark.parametrize("data", [b"\x00", b"[]", b"{}", b"[" * 100_000])
+def test_no_damaged_record_is_a_traceback(inline: Bench, command: Command, record: str, data: bytes) -> None:
+    made: Any = number(value=1)
+    inline.run([made, number(value=2)])
+    (file,) = step_folder(inline, made).glob(record)
+    file.write_bytes(data)
+    collecting, ending = ["gc", "--grace", "0s", "--delete"], ["invalidate", made.key[:8], "--reason", "x"]
+    for arguments in (["verify"], collecting, ["name", "number"], ending):
+        assert command(*arguments, "--json").code in (0, 1, 2, 4)
