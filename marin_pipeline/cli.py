@@ -249,7 +249,8 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         looks = session.looks()
         plan = session.plan(looks)
     if words.command == "run":
-        return _run(session, plan, looks, parsed, built, out, _asked(target, parsed, words))
+        asked = _asked(target, parsed, words) if parsed.lock else None
+        return _run(session, plan, looks, parsed, built, out, asked)
     if words.command == "graph":
         from marin_pipeline.run import drawing
 
@@ -314,10 +315,11 @@ def _declared(target: Target | Callable[..., Target], parsed: argparse.Namespace
 def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -> Session:
     """The graph with its overrides, its store, and what the options ask for."""
     from marin_pipeline.run.driver import Options, Session, experiment_id
-    from marin_pipeline.run.overrides import Override, apply
 
     targets = _targets(built)
     if overrides:
+        from marin_pipeline.run.overrides import Override, apply
+
         try:
             targets = apply(targets, [Override.parse(word) for word in overrides])
         except InputError as error:
@@ -355,11 +357,14 @@ def _option_texts(parsed: argparse.Namespace) -> dict[str, str]:
 
 def _options(builder: Callable[..., Target], parsed: argparse.Namespace) -> dict[str, Any]:
     """The given options of the builder as its arguments."""
+    texts = _option_texts(parsed)
+    if not texts:
+        return {}
     from marin_pipeline.run.overrides import read
 
     annotations = annotations_of(builder)
     arguments: dict[str, Any] = {}
-    for name, text in _option_texts(parsed).items():
+    for name, text in texts.items():
         flag = f"--{name.replace('_', '-')}"
         try:
             arguments[name] = read(text, annotations.get(name, str), flag)
@@ -396,9 +401,8 @@ def _run(
     parsed: argparse.Namespace,
     built: Any,
     out: TextIO,
-    asked: Asked,
+    asked: Asked | None,
 ) -> int:
-    from marin_pipeline.run.lock_file import lock_of
     from marin_pipeline.run.screen import JsonScreen, choose_screen
 
     verbosity = -1 if parsed.quiet else 1 if parsed.verbose else 0
@@ -410,7 +414,9 @@ def _run(
     whole = verbosity >= 0 and not (parsed.json or parsed.only or parsed.until)
     if result.ok and whole and isinstance(built, Experiment) and built.report is not None:
         built.report(result.artifacts)
-    if parsed.lock and result.ok:
+    if asked is not None and result.ok:
+        from marin_pipeline.run.lock_file import lock_of
+
         lock = _lock_path()
         lock_of(result, asked).write(lock)
         if verbosity >= 0:

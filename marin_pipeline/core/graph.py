@@ -5,7 +5,6 @@ Names belong to the graph, not to the nodes: two artifacts of one key are one no
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -117,6 +116,8 @@ class Graph:
             return found[0]
         if not found:
             known = [name for node in self.nodes.values() for name in node.names]
+            import difflib
+
             near = difflib.get_close_matches(selector, known, 1)
             guess = f" (did you mean {near[0]!r}?)" if near else ""
             raise UsageError(f"no step is called {selector!r} here{guess}; there are: {', '.join(known)}")

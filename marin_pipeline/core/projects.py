@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import sysconfig
-import tomllib
 from pathlib import Path
 
 from marin_pipeline.core.errors import InputError
@@ -41,6 +40,8 @@ def project_name(file: Path) -> str | None:
     if not pyproject.is_file():
         return None
     try:
+        import tomllib
+
         project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
     except (OSError, ValueError) as error:
         raise InputError(

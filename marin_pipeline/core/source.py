@@ -107,7 +107,7 @@ def code_digest(
     *,
     classes: Iterable[tuple[Path, str]] = (),
     uses: Iterable[tuple[Path, str]] = (),
-    search: Iterable[Path] = (),
+    search: Iterable[str | Path] = (),
 ) -> CodeDigest:
     """Digest of the code that a function reaches.
 
@@ -126,7 +126,7 @@ def code_digest(
         return _asked[question]
     path = real_path(file)
     with _lock:
-        look = _look(os.path.dirname(path), root_of(path), _search_folders(tuple(map(os.fspath, question[3]))))
+        look = _look(os.path.dirname(path), root_of(path), _search_folders(tuple(map(str, question[3]))))
         answer = look.digest(path, qualname, tuple(dict.fromkeys(question[2])))
         if _held is not None:
             _asked[question] = answer
@@ -205,7 +205,7 @@ class _SourceFile:
 _lock = threading.Lock()
 _held: object | None = None
 """The `unchanging` block that is open."""
-_asked: dict[tuple[Path, str, tuple[tuple[Path, str], ...], tuple[Path, ...]], CodeDigest] = {}
+_asked: dict[tuple[Path, str, tuple[tuple[Path, str], ...], tuple[str | Path, ...]], CodeDigest] = {}
 """What was asked in it, and the answers."""
 _files: dict[str, tuple[Stamp, bool, _SourceFile]] = {}
 

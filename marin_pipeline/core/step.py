@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, get_a
 from marin_pipeline.core import projects, source
 from marin_pipeline.core.arguments import check, checked_annotations, classes_in
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.canonical import Tree
+from marin_pipeline.core.canonical import Tree, is_leaf
 from marin_pipeline.core.context import Context
 from marin_pipeline.core.errors import DeclarationError, InputError
 from marin_pipeline.core.key import Chain, arguments_tree, chain_tree, key_of, spec_bytes
@@ -229,8 +229,9 @@ class Declaration:
 
 def code_of(step: Step[Any, Any], arguments: Mapping[str, Any]) -> source.CodeDigest:
     """Digest of what `step` reaches with these arguments, found from files."""
-    kinds = classes_in(list(arguments.values()))
-    classes = {(file, kind.__qualname__) for kind in kinds if (file := file_of(kind.__module__))} if kinds else ()
+    # Plain values and artifacts, which most arguments are, have no classes to follow.
+    kinds = classes_in([value for value in arguments.values() if not is_leaf(value)])
+    classes = {(file, kind.__qualname__) for kind in kinds if (file := file_of(kind.__module__))}
     return function_digest(step.fn, sorted(classes), step.used_places)
 
 
@@ -243,9 +244,9 @@ def function_digest(
 
 
 @functools.lru_cache(maxsize=16)
-def _search(entries: tuple[str, ...], here: str) -> tuple[Path, ...]:
+def _search(entries: tuple[str, ...], here: str) -> tuple[str, ...]:
     """The import path, absolute."""
-    return tuple(Path(here, entry) for entry in entries)
+    return tuple(os.path.join(here, entry) for entry in entries)
 
 
 def file_of(module: str) -> Path | None:

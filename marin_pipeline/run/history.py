@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -52,7 +52,7 @@ class RunRecord:
 
 def run_stem(started: str) -> str:
     """Name of a run among those of its experiment: its start and six random hex digits."""
-    return f"{started.replace(':', '')}-{uuid.uuid4().hex[:6]}"
+    return f"{started.replace(':', '')}-{os.urandom(3).hex()}"
 
 
 def begin_run(objects: ObjectStore, record: RunRecord, stem: str) -> None:
@@ -61,18 +61,21 @@ def begin_run(objects: ObjectStore, record: RunRecord, stem: str) -> None:
     objects.create(f"{layout.runs(record.experiment)}/{stem}.begun", begun.dumps())
 
 
-def record_run(objects: ObjectStore, record: RunRecord, stem: str, begun: bool) -> None:
+def record_run(
+    objects: ObjectStore, record: RunRecord, stem: str, begun: bool, whole: Callable[[RunRecord], RunRecord]
+) -> None:
     """Keep a run, and what its names stand for now.
 
     Args:
         stem: what the run is called; that of its record of the beginning, if it has one (`begun`).
+        whole: adds to a record that is kept what takes a while to compute.
     """
     last = next(newest_records(objects, record.experiment, 1), None)
     record = replace(record, numbers=_enter_names(objects, record, last))
     nothing_new = set(record.statuses.values()) == {"cached"} and record.ok and not begun
     if nothing_new and last and last.ok and (last.steps, last.numbers) == (record.steps, record.numbers):
         return
-    objects.create(f"{layout.runs(record.experiment)}/{stem}.json", record.dumps())
+    objects.create(f"{layout.runs(record.experiment)}/{stem}.json", whole(record).dumps())
 
 
 def _enter_names(objects: ObjectStore, record: RunRecord, last: RunRecord | None) -> dict[str, int]:

@@ -41,7 +41,7 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
             f"{objects.url}/{layout.spec(id, key)}: not a spec ({error}); delete it, a run writes it again"
         ) from error
     if as_json:
-        commit = asdict(found.commit) if found.commit else None
+        commit = found.commit.tree() if found.commit else None
         failure = asdict(found.failure) if found.failure else None
         yield json.dumps(
             {

@@ -7,8 +7,8 @@ and published (see `protocol`). The loop does not wait for the store where that 
 from __future__ import annotations
 
 import math
+import os
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -41,11 +41,8 @@ from marin_pipeline.store.commit import (
     invalidate,
     record_failure,
 )
-from marin_pipeline.store.lease import Lease, Waiting
+from marin_pipeline.store.lease import LIFE, Lease, Waiting
 from marin_pipeline.store.objects import NoAnswer, ObjectStore
-
-LEASE_LIFE = 30.0
-"""Seconds without a beat after which a lease may be taken over."""
 
 STOP_PATIENCE = 120.0
 """Seconds that a step gets to save what it can when the run is asked to stop."""
@@ -77,7 +74,7 @@ class Scheduler:
         reason: str = "",
         fail_fast: bool = False,
         max_parallel: int | None = None,
-        lease_life: float = LEASE_LIFE,
+        lease_life: float = LIFE,
         notify: Callable[[Notice], None] = lambda notice: None,
     ) -> None:
         self._graph = graph
@@ -100,7 +97,7 @@ class Scheduler:
         self._publishing: list[tuple[float, Attempt]] = []
         self._calls = Calls(objects.parallel)
         self._keeper = LeaseKeeper(objects, lease_life)
-        self._run = uuid.uuid4().hex[:8]
+        self._run = os.urandom(4).hex()
         self._stop_asked = 0
         self._stop_sent = False
         self._stop_until = math.inf

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
-import uuid
 
 from marin_pipeline.core.errors import UsageError
 
@@ -32,7 +32,7 @@ def attempt_name() -> str:
     """A name that no other attempt has, and that tells when it began, to the microsecond, so that the attempts of a
     step that is tried again sort as they were made: `20260131T235959.123456-0a1b2c3d`.
     """
-    return f"{now()[:26].replace('-', '').replace(':', '')}-{uuid.uuid4().hex[:8]}"
+    return f"{now()[:26].replace('-', '').replace(':', '')}-{os.urandom(4).hex()}"
 
 
 def moment(text: str) -> datetime.datetime | None:

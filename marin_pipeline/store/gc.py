@@ -9,9 +9,9 @@ of attempts, never by the times of files. What cannot be read keeps what it migh
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -155,7 +155,7 @@ class _Pass:
         at = self._at()
         tree = {"schema": 1, "at": at, "seen": sorted(seen), "ended": sorted(ended)}
         if self._do and (tree["seen"] or tree["ended"]):
-            put(self._objects, layout.collection(f"{at.replace(':', '')}-{uuid.uuid4().hex[:6]}"), dumps(tree))
+            put(self._objects, layout.collection(f"{at.replace(':', '')}-{os.urandom(3).hex()}"), dumps(tree))
         for path in tree["ended"]:
             self._gone[path] = at
 

@@ -8,13 +8,10 @@ own monotonic clock, or at once when the holder was a process of this boot of th
 from __future__ import annotations
 
 import functools
-import getpass
 import json
 import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +20,9 @@ from pathlib import Path
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store.objects import Found, NoAnswer, ObjectStore
+
+LIFE = 30.0
+"""Seconds without a beat after which a lease may be taken over."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,14 @@ def _start_of(pid: int) -> str | None:
 
 def this_process() -> Holder:
     """This process as a holder."""
-    return replace(_process(os.getpid()), uuid=uuid.uuid4().hex)
+    return replace(_process(os.getpid()), uuid=os.urandom(16).hex())
 
 
 @functools.lru_cache(maxsize=1)
 def _process(pid: int) -> Holder:
+    import getpass
+    import socket
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

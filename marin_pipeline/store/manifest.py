@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,5 +143,7 @@ def _digests(files: list[Path], size: int) -> list[str]:
     """Digests of files; at the same time where the bytes are worth the threads."""
     if len(files) < 2 or size < WORTH_THREADS:
         return [content_digest(file) for file in files]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(content_digest, files))

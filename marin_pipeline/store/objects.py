@@ -11,10 +11,9 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from marin_pipeline.core.errors import StoreError, UsageError
 
@@ -34,8 +33,7 @@ class NoAnswer(StoreError):
     """The store did not answer, or not now: a write may have been done or not. Trying again may help."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """An object's bytes and the version that they have."""
 
     data: bytes
@@ -167,6 +165,8 @@ def together(objects: ObjectStore, *calls: Callable[[], Any]) -> list[Any]:
     """
     if objects.parallel == 1 or len(calls) < 2:
         return [call() for call in calls]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(objects.parallel, len(calls))) as pool:
         running = [pool.submit(call) for call in calls]
     return [each.result() for each in running]

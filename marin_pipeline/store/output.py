@@ -6,10 +6,9 @@ import functools
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.canonical import Tree
@@ -19,6 +18,9 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest
 from marin_pipeline.store.objects import ObjectStore
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 
 @functools.lru_cache(maxsize=65536)
@@ -91,12 +93,16 @@ class FileSet:
 
     @functools.cached_property
     def _links(self) -> Path:
+        import tempfile
+
         return Path(tempfile.mkdtemp(dir=_scratch().name))
 
 
 @functools.cache
-def _scratch() -> tempfile.TemporaryDirectory[str]:
+def _scratch() -> TemporaryDirectory[str]:
     """Folder of this process's links; it lives as long as the process, since a path outlives what it was asked from."""
+    import tempfile
+
     return tempfile.TemporaryDirectory(prefix="marin-files-")
 
 
