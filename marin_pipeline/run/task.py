@@ -6,6 +6,7 @@ Never a pickled function: a task can be written down, read by a person, and run 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -152,6 +153,7 @@ def task_of(
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def target_of(fn: Any) -> Target:
     """Where a module-level function is found again by another process.
 

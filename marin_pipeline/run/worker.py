@@ -15,7 +15,6 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -95,7 +94,7 @@ class Worker:
                     report=lambda event: _ignore(self.channel.send({**event, "task": task.task})),
                     is_stopping=self.is_stopping,
                 )
-            self._finished(task, asdict(finished))
+            self._finished(task, vars(finished))
         except BaseException as error:  # noqa: BLE001 - whatever a step raises is described to the driver, which decides
             failed = describe_failure(error, task).tree()
             self.channel.send({"event": "failed", "task": task.task, "failed": failed, "clean": not _end_children()})

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from marin_pipeline.core.canonical import dumps
@@ -53,7 +53,7 @@ class LeaseRecord:
     """None when it is free."""
 
     def dumps(self) -> bytes:
-        return dumps(asdict(self))
+        return dumps({**vars(self), "owner": None if self.owner is None else vars(self.owner)})
 
     @classmethod
     def loads(cls, data: bytes, where: str) -> LeaseRecord:
