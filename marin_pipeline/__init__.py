@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from marin_pipeline.core.canonical import RuntimeMark, absent_when
+from marin_pipeline.core.marks import RuntimeMark, absent_when
 
 if TYPE_CHECKING:
     from marin_pipeline.cli import main

@@ -20,10 +20,11 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeGuard
 
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.canonical import annotations_of, is_sequence
+from marin_pipeline.core.canonical import is_sequence
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.grid import Grid, flattened
+from marin_pipeline.core.marks import annotations_of
 
 if TYPE_CHECKING:
     from marin_pipeline.run.driver import Session

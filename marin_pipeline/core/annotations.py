@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from marin_pipeline.core.canonical import plain
+from marin_pipeline.core.marks import plain
 
 UNIONS = (typing.Union, types.UnionType)
 """What `typing.get_origin` gives for `int | None` and for `Optional[int]`."""

@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from marin_pipeline.core.annotations import UNIONS, describe, parts_of, substituted, type_arguments
 from marin_pipeline.core.canonical import (
-    MISSING,
     Reference,
-    annotations_of,
     children,
     dumps,
     encode,
@@ -34,14 +32,13 @@ from marin_pipeline.core.canonical import (
     is_sequence,
     is_set,
     key_text,
-    marks_of,
-    plain,
     refuse_deep,
     same,
     why_refused,
 )
 from marin_pipeline.core.dtypes import dtype_name, dtype_named
 from marin_pipeline.core.errors import DeclarationError
+from marin_pipeline.core.marks import MISSING, annotations_of, marks_of, plain
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from marin_pipeline.core.canonical import Tree, dumps, encode, is_absent, marks_of
+from marin_pipeline.core.canonical import Tree, dumps, encode, is_absent
 from marin_pipeline.core.errors import DeclarationError
+from marin_pipeline.core.marks import marks_of
 
 SCHEMA = 1
 

@@ -19,19 +19,10 @@ from typing import Any
 
 from marin_pipeline.core.annotations import parts_of
 from marin_pipeline.core.arguments import Record, check, coerce, construct, frozen
-from marin_pipeline.core.canonical import (
-    MISSING,
-    TAG,
-    Tree,
-    annotations_of,
-    class_id,
-    fields_of,
-    is_mapping,
-    is_sequence,
-    plain,
-)
+from marin_pipeline.core.canonical import TAG, Tree, class_id, fields_of, is_mapping, is_sequence
 from marin_pipeline.core.dtypes import dtype_named
 from marin_pipeline.core.errors import DeclarationError
+from marin_pipeline.core.marks import MISSING, annotations_of, plain
 from marin_pipeline.core.projects import module_id
 
 ReadReference = Callable[[Mapping[str, Tree], str], Any]

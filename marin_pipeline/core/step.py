@@ -158,13 +158,29 @@ class Step(Generic[P, R]):
                 f"{self.where}: calling a step declares it and takes no context; use {name}.fn(ctx, ...) to run the "
                 f"function itself, or {name}(...) without the context to declare"
             )
-        try:
-            bound = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            expected = ", ".join(self.signature.parameters)
-            raise DeclarationError(f"{self.where}: {error}; it takes ({expected})") from None
-        bound.apply_defaults()
-        return self.declare(bound.arguments)
+        return self.declare(self._bound(args, kwargs))
+
+    @functools.cached_property
+    def _parameters(self) -> tuple[list[str], list[str], dict[str, Any]]:
+        """Names of all parameters, of those that can be given by place, and the defaults."""
+        given = self.signature.parameters.values()
+        return (
+            [each.name for each in given],
+            [each.name for each in given if each.kind is each.POSITIONAL_OR_KEYWORD],
+            {each.name: each.default for each in given if each.default is not each.empty},
+        )
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name, in the order of the parameters, defaults filled in."""
+        names, positional, defaults = self._parameters
+        given = dict(zip(positional, args, strict=False))
+        arguments = {**defaults, **given, **kwargs}
+        if len(given) < len(args) or given.keys() & kwargs.keys() or arguments.keys() != set(names):
+            try:
+                self.signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise DeclarationError(f"{self.where}: {error}; it takes ({', '.join(names)})") from None
+        return {name: arguments[name] for name in names}
 
     def declare(self, arguments: Mapping[str, Any]) -> Artifact[R]:
         """The artifact that the step makes from `arguments`, checked.
@@ -174,7 +190,8 @@ class Step(Generic[P, R]):
             InputError: naming the step, when its chain or its source cannot be used.
         """
         try:
-            checked = {name: check(value, self.annotations[name], name) for name, value in arguments.items()}
+            annotations = self.annotations
+            checked = {name: check(value, annotations[name], name) for name, value in arguments.items()}
             declaration = Declaration(self, checked)
         except (DeclarationError, InputError) as error:
             if str(error).startswith(self.where):

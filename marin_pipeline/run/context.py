@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from marin_pipeline.core.artifact import Artifact, Output, content_digest, relative_path
-from marin_pipeline.core.canonical import annotations_of
 from marin_pipeline.core.context import ShardResult
 from marin_pipeline.core.errors import DeclarationError, InputError, Stopped, StoreError
+from marin_pipeline.core.marks import annotations_of
 from marin_pipeline.core.step import Declaration
 from marin_pipeline.run.chains import nearest_state
 from marin_pipeline.run.shards import StoredShard, plan_shards, read_shard, run_shard

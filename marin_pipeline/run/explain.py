@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from marin_pipeline.core.canonical import TAG, Tree, dumps, marks_of
+from marin_pipeline.core.canonical import TAG, Tree, dumps
+from marin_pipeline.core.marks import marks_of
 
 Kind = Literal[
     "new",

@@ -16,9 +16,10 @@ from typing import Any
 from marin_pipeline.core.annotations import UNIONS, describe, substituted, type_arguments
 from marin_pipeline.core.arguments import check
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.canonical import Reference, annotations_of, children, is_mapping, is_record, is_sequence, plain
+from marin_pipeline.core.canonical import Reference, children, is_mapping, is_record, is_sequence
 from marin_pipeline.core.errors import DeclarationError, UsageError
 from marin_pipeline.core.graph import Graph, Node, rebuild
+from marin_pipeline.core.marks import annotations_of, plain
 
 _OVERRIDE = re.compile(r"(?P<name>[^.=]+)(?P<path>(?:\.[A-Za-z_]\w*|\[[^\]]+\])+)=(?P<value>.*)", re.DOTALL)
 _PART = re.compile(r"\.([A-Za-z_]\w*)|\[([^\]]+)\]")

@@ -14,8 +14,9 @@ from typing import Any, Generic, TypeVar
 
 from marin_pipeline.core.arguments import check, classes_in, references
 from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output, OutputFile
-from marin_pipeline.core.canonical import Form, Reference, Tree, annotations_of, digest, encode, marks_of
+from marin_pipeline.core.canonical import Form, Reference, Tree, digest, encode
 from marin_pipeline.core.errors import CorruptOutput, DeclarationError, StoreError
+from marin_pipeline.core.marks import annotations_of, marks_of
 from marin_pipeline.core.reading import decode
 from marin_pipeline.core.source import CodeDigest
 from marin_pipeline.core.step import file_of, function_digest

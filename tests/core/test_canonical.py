@@ -32,8 +32,9 @@ from hypothesis import strategies as st
 from marin_pipeline import LocalFile, Runtime, Secret, absent_when
 from marin_pipeline.core import canonical
 from marin_pipeline.core.arguments import check
-from marin_pipeline.core.canonical import MAX_DEPTH, annotations_of, class_id, dumps, encode, marks_of, same
+from marin_pipeline.core.canonical import MAX_DEPTH, class_id, dumps, encode, same
 from marin_pipeline.core.errors import DeclarationError
+from marin_pipeline.core.marks import annotations_of, marks_of
 
 T = TypeVar("T")
 Point = namedtuple("Point", "x y")
