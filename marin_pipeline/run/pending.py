@@ -32,6 +32,8 @@ class Ready:
     """What it will read, by role."""
     forced: bool = False
     """It reads nothing that earlier attempts left: no parts, no shards, no equal result."""
+    cleared: bool = False
+    """The parts that earlier attempts left are gone."""
     tries: Counter[str] = field(default_factory=Counter[str])
     """Attempts that failed, by class."""
     next_try: float = 0.0

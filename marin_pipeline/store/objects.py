@@ -140,20 +140,24 @@ def put(objects: ObjectStore, path: str, data: bytes) -> Found:
     store that does not answer is asked again for some seconds: what was made must not be lost for that.
 
     Raises:
-        NoAnswer: when the store does not answer at all.
+        NoAnswer: when the store does not answer at all: the object may have been written, or be written yet.
         StoreError: when the object was not written, or the store contradicts itself.
     """
-    waits = iter(WAITS)
+    waits, silence = iter(WAITS), None
     while True:
         try:
             version = objects.create(path, data)
             found = objects.read(path) if version is None else Found(data, version)
-        except NoAnswer:
-            wait = next(waits, None)
+        except NoAnswer as error:
+            silence, wait = error, next(waits, None)
             if wait is None:
                 raise
             time.sleep(wait)
             continue
+        except StoreError as error:
+            if silence is None:
+                raise
+            raise NoAnswer(f"{error} (and whether it was written before is not known: {silence})") from error
         if found is None:
             raise StoreError(f"{objects.url}/{path}: is there and is not; the store contradicts itself, run again")
         return found

@@ -1,0 +1,74 @@
+"""A small graph that makes use of all that the engine keeps: files, values, parts, shards. What it makes is the same
+each time, but for `noisy`, which is asked for by an argument, and `outer`, which reads what no key knows.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Any
+
+from marin_pipeline import Artifact, Context, ShardContext, step
+
+OUTER = "MARIN_TEST_OUTER"
+
+
+@step
+def begin(ctx: Context, seed: int) -> int:
+    (ctx.out / "begin.txt").write_text(f"begun with {seed}")
+    return seed
+
+
+@step
+def outer(ctx: Context, seed: int) -> str:
+    """Not a function of its arguments: forced again, it may give other bytes."""
+    return f"{seed} {os.environ.get(OUTER, '')}"
+
+
+@step
+def noisy(ctx: Context, before: Artifact[int]) -> str:
+    """Other bytes each time."""
+    text = f"{before.value} {uuid.uuid4().hex}"
+    (ctx.out / "noise.txt").write_text(text)
+    return text
+
+
+@step
+def worked(ctx: Context, before: Artifact[Any], parts: int) -> list[str]:
+    """Keeps finished parts on the way."""
+    for index in range(parts):
+        if f"{index}" not in ctx.work.items():
+            with ctx.work.writing(f"{index}") as folder:
+                (folder / "text").write_text(f"part {index} of {before.value}")
+    return [(ctx.work.open(f"{index}") / "text").read_text() for index in range(parts)]
+
+
+def _tenfold(shard: ShardContext, item: int) -> int:
+    (shard.out / "tenfold.txt").write_text(str(10 * item))
+    return 10 * item
+
+
+@step
+def mapped(ctx: Context, before: Artifact[Any], items: list[int]) -> list[int]:
+    results = ctx.map(_tenfold, items)
+    for index, result in enumerate(results):
+        ctx.adopt(result, "tenfold.txt", f"{index}.txt")
+    (ctx.out / "before.txt").write_text(str(before.value))
+    return [result.value for result in results]
+
+
+@step
+def end(ctx: Context, parts: list[Artifact[Any]]) -> str:
+    return " | ".join(str(part.value) for part in parts)
+
+
+def chain(noise: bool = False) -> Artifact[str]:
+    """Three steps, one after another; the middle one gives other bytes each time if `noise`."""
+    first = begin(seed=7)
+    return end(parts=[noisy(before=first) if noise else mapped(before=first, items=[])])
+
+
+def wide() -> Artifact[str]:
+    """Parts, shards, and two ways to one end."""
+    first = begin(seed=7)
+    return end(parts=[worked(before=first, parts=2), mapped(before=first, items=[1, 2]), outer(seed=3)])

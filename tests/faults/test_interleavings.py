@@ -1,0 +1,187 @@
+"""Two drivers at one store, call by call in 500 orders: one commit counts, the other driver uses it, and whoever comes
+second with other bytes is told of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from marin_pipeline.core.artifact import Artifact
+from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.core.step import Step
+from marin_pipeline.run.plan import Policy
+from marin_pipeline.run.shards import StoredShard
+from marin_pipeline.store import layout
+from marin_pipeline.store.commit import Commit, read_commit
+from marin_pipeline.store.memory_objects import MemoryObjects
+from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.output import CommittedOutput, FileSet
+from tests.faults.faulty_objects import FaultyObjects, sometimes
+from tests.faults.small_steps import chain
+from tests.faults.truth import Truth, check
+from tests.faults.turns import Driver, TakingTurns, Turns, bursts
+
+SEEDS = 500
+
+Store = Callable[[], ObjectStore]
+
+
+def memory() -> ObjectStore:
+    return MemoryObjects("memory://interleaved")
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marin_pipeline.store.objects.WAITS", (0, 0, 0))
+    # Python 3.11 computes a cached property of all objects of a class under one lock: a driver that waits for its turn
+    # in there would hold up the other one.
+    for kind in (CommittedOutput, FileSet, StoredShard, Artifact, Step):
+        for each in vars(kind).values():
+            if isinstance(each, functools.cached_property) and hasattr(each, "lock"):
+                monkeypatch.setattr(each, "lock", contextlib.nullcontext())
+
+
+GRAPHS = {noise: Graph([chain(noise)]) for noise in (False, True)}
+TWICE = {noise: GRAPHS[noise].nodes[GRAPHS[noise].targets[0]].depends_on[0] for noise in (False, True)}
+"""The step in the middle, which some seeds force."""
+
+
+@dataclass
+class Interleaving:
+    """One order of the calls of two drivers, and what came of it."""
+
+    seed: int
+    store: Store = memory
+
+    def __post_init__(self) -> None:
+        chance = random.Random(self.seed)
+        self.noise = chance.random() < 0.6
+        self.lossy = chance.random() < 0.3
+        self.forced = chance.random() < 0.15
+        self.life = chance.choice((1.0, 2.0, 1e6))
+        self.objects = self.store()
+        graph = GRAPHS[self.noise]
+        if self.forced:
+            assert Driver(graph, self.objects).run()
+        self.stores: dict[str, TakingTurns] = {}
+        self.turns = Turns(["a", "b"], bursts(chance))
+        self.drivers = {name: self._driver(name, graph, random.Random(f"{self.seed} {name}")) for name in ("a", "b")}
+
+    def _driver(self, name: str, graph: Graph, chance: random.Random) -> Driver:
+        def take(operation: str, path: str) -> None:
+            self.turns.take(name, operation, path)
+            # Now and then a driver's clock goes on while the other one waits for its turn.
+            driver.clock.now += chance.choice((0, 0, 0, 0.1, 0.5))
+
+        objects: ObjectStore = TakingTurns(self.objects, take)
+        self.stores[name] = objects
+        if self.lossy:
+            lost = sometimes(chance.randrange(10**9), 0.1, ("after", "denied after"))
+            objects = FaultyObjects(objects, lambda *asked: lost(*asked) if asked[0] in ("create", "swap") else None)
+        policy = Policy(force=frozenset({TWICE[self.noise]})) if self.forced else Policy()
+        driver = Driver(graph, objects, self.life, policy, polls=lambda: chance.choice((0, 0, 1, 3)))
+        return driver
+
+    def run(self) -> None:
+        def work(name: str) -> None:
+            driver = self.drivers[name]
+            try:
+                driver.ok = driver.run()
+            except BaseException as error:  # noqa: BLE001 - told in the test's own thread
+                driver.error = error
+            finally:
+                self.turns.leave(name)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in self.drivers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), f"seed {self.seed} has come to a standstill"
+
+    def check(self) -> Counter[str]:
+        """Hold the store and the drivers to what they promise; what kinds of thing happened."""
+        for name, driver in self.drivers.items():
+            assert driver.error is None, f"{name}: {driver.error!r}"
+            assert driver.ok, (name, driver.failures, driver.settled)
+        truth = check(self.objects)
+        assert truth.held == ()
+        assert set(truth.current) == {(node.id, node.key) for node in GRAPHS[self.noise].nodes.values()}
+        self._check_settled(truth)
+        losers = self._check_losers(truth)
+        retries = [notice.text for driver in self.drivers.values() for notice in driver.verbs("retry")]
+        outcomes = [settled.outcome for driver in self.drivers.values() for settled in driver.settled.values()]
+        return Counter(
+            takeover=any(commit.fence > 1 for commit in truth.current.values()) and not self.forced,
+            lost=any("taken over" in text for text in retries),
+            waited=any(driver.verbs("wait") for driver in self.drivers.values()),
+            divergence=len(truth.divergences) > 0,
+            loser=len(losers) > 0,
+            cached="cached" in outcomes,
+            lossy=self.lossy and any(driver.objects.faults for driver in self.drivers.values()),
+            forced=self.forced,
+        )
+
+    def _check_settled(self, truth: Truth) -> None:
+        """What a driver says that it has is what the store has under that number; without a force there is one only."""
+        for driver in self.drivers.values():
+            for key, settled in driver.settled.items():
+                node, commit = driver.graph.nodes[key], settled.commit
+                assert commit is not None
+                stored = self.objects.read(layout.commit(node.id, key, commit.number))
+                assert stored is not None
+                assert stored.data == commit.dumps()
+                assert self.forced or truth.current[node.id, key] == commit
+        assert self.forced or truth.commits == len(GRAPHS[self.noise].nodes)
+
+    def _check_losers(self, truth: Truth) -> set[str]:
+        """Attempts that were to be committed when another one was already. A divergence is recorded where its bytes are
+        other ones, and nowhere else.
+        """
+        losers, differ = set[str](), set[str]()
+        for stores in self.stores.values():
+            for commit in stores.commits:
+                node = self._node_of(commit)
+                winner = read_commit(self.objects, node.id, node.key, commit.number)
+                assert winner is not None
+                if winner.attempt != commit.attempt:
+                    losers.add(commit.attempt)
+                    if winner.output != commit.output:
+                        differ.add(commit.attempt)
+        assert truth.divergences == differ
+        told = sum(len(driver.verbs("diverged")) for driver in self.drivers.values())
+        assert told == len(differ)
+        return losers
+
+    def _node_of(self, commit: Commit) -> Node:
+        roles = set(commit.inputs)
+        return next(
+            node
+            for node in GRAPHS[self.noise].nodes.values()
+            if set(node.dependencies) == roles and commit.code == node.declaration.code.digest
+        )
+
+
+def explored(seeds: range, store: Store = memory) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for seed in seeds:
+        interleaving = Interleaving(seed, store)
+        interleaving.run()
+        try:
+            found += interleaving.check()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return found
+
+
+def test_in_every_order_of_their_calls_two_drivers_agree_on_one_true_commit() -> None:
+    found = explored(range(SEEDS))
+    print(found)
