@@ -10,6 +10,7 @@ import errno
 import random
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,7 @@ class FaultyObjects(ObjectStore):
         self.parallel = objects.parallel
         self.faults: list[tuple[str, str]] = []
         """What went wrong: operation and path."""
+        self.counts: Counter[Fault] = Counter()
         self._late: list[tuple[int, Callable[[], Any]]] = []
         self._calls = 0
         self._before: dict[str, Found | None] = {}
@@ -80,6 +82,7 @@ class FaultyObjects(ObjectStore):
         if fault is None:
             return call()
         self.faults.append((operation, path))
+        self.counts[fault] += 1
         where = f"{self.url}/{path}: cannot {operation}"
         if fault == "slow":
             time.sleep(DELAY)

@@ -20,6 +20,13 @@ def begin(ctx: Context, seed: int) -> int:
 
 
 @step
+def also(ctx: Context, seed: int) -> int:
+    """What `begin` makes, by another recipe."""
+    (ctx.out / "begin.txt").write_text(f"begun with {seed}")
+    return seed
+
+
+@step
 def outer(ctx: Context, seed: int) -> str:
     """Not a function of its arguments: forced again, it may give other bytes."""
     return f"{seed} {os.environ.get(OUTER, '')}"
@@ -68,7 +75,12 @@ def chain(noise: bool = False) -> Artifact[str]:
     return end(parts=[noisy(before=first) if noise else mapped(before=first, items=[])])
 
 
-def wide() -> Artifact[str]:
-    """Parts, shards, and two ways to one end."""
-    first = begin(seed=7)
-    return end(parts=[worked(before=first, parts=2), mapped(before=first, items=[1, 2]), outer(seed=3)])
+def wide() -> list[Artifact[Any]]:
+    """Parts, shards, an end that goes stale with `outer`, and a result that can be adopted: `twin` asks for the same
+    work as `mapped`, by an input that another step makes equal.
+    """
+    first, second = begin(seed=7), also(seed=7)
+    parts = worked(before=first, parts=2)
+    found = mapped(before=first, items=[1, 2])
+    twin = mapped(before=second, items=[1, 2]).named("twin")
+    return [end(parts=[parts, found, outer(seed=3)]), twin]
