@@ -377,7 +377,7 @@ class Scheduler:
     def _publish(self, attempt: Attempt) -> tuple[Commit, bool]:
         assert attempt.commit is not None
         winner, ours = publish(self._objects, attempt.node, attempt.claim, attempt.commit)
-        if attempt.worked:
+        if attempt.worked and not attempt.lease.lost:  # whoever took it over is at work on them now
             with suppress(StoreError):  # the step is done; what is left of its parts costs space only
                 self._objects.delete(attempt.task.work)
         return winner, ours

@@ -178,3 +178,23 @@ def sometimes(seed: int, rate: float, faults: Sequence[Fault] = TRANSIENT) -> Ru
     """One of the faults at that share of all calls, the same ones for the same seed and the same calls."""
     chance = random.Random(seed)
     return lambda asked, path: chance.choice(faults) if chance.random() < rate else None
+
+
+def outages(seed: int, rate: float, longest: int = 12) -> Rule:
+    """The line breaks at that share of all calls: the reply to that one is lost, or it is done late, and the next ones
+    are not answered. Some stores then have no room left.
+    """
+    chance = random.Random(seed)
+    left = 0
+
+    def rule(asked: str, path: str) -> Fault | None:
+        nonlocal left
+        if left:
+            left -= 1
+            return "full" if not left and asked == "create" and chance.random() < 0.3 else "before"
+        if chance.random() >= rate:
+            return None
+        left = chance.randrange(longest)
+        return chance.choice(("after", "late", "before"))
+
+    return rule

@@ -69,10 +69,11 @@ def end(ctx: Context, parts: list[Artifact[Any]]) -> str:
     return " | ".join(str(part.value) for part in parts)
 
 
-def chain(noise: bool = False) -> Artifact[str]:
-    """Three steps, one after another; the middle one gives other bytes each time if `noise`."""
+def chains() -> dict[str, Artifact[str]]:
+    """Three steps, one after another, by what is in the middle."""
     first = begin(seed=7)
-    return end(parts=[noisy(before=first) if noise else mapped(before=first, items=[])])
+    middles = [noisy(before=first), worked(before=first, parts=2), mapped(before=first, items=[1])]
+    return {middle.declaration.step.name: end(parts=[middle]) for middle in middles if middle.declaration}
 
 
 def wide() -> list[Artifact[Any]]:

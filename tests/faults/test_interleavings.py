@@ -24,7 +24,7 @@ from marin_pipeline.store.memory_objects import MemoryObjects
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput, FileSet
 from tests.faults.faulty_objects import FaultyObjects, sometimes
-from tests.faults.small_steps import chain
+from tests.faults.small_steps import chains
 from tests.faults.truth import Truth, check
 from tests.faults.turns import Driver, TakingTurns, Turns, bursts
 
@@ -40,8 +40,8 @@ def _free_of_locks(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(each, "lock", contextlib.nullcontext())
 
 
-GRAPHS = {noise: Graph([chain(noise)]) for noise in (False, True)}
-TWICE = {noise: GRAPHS[noise].nodes[GRAPHS[noise].targets[0]].depends_on[0] for noise in (False, True)}
+GRAPHS = {name: Graph([artifact]) for name, artifact in chains().items()}
+MIDDLE = {name: graph.nodes[graph.targets[0]].depends_on[0] for name, graph in GRAPHS.items()}
 """The step in the middle, which some seeds force."""
 
 
@@ -54,12 +54,12 @@ class Interleaving:
 
     def __post_init__(self) -> None:
         chance = random.Random(self.seed)
-        self.noise = chance.random() < 0.6
+        self.kind = chance.choice(("noisy", "noisy", "worked", "mapped"))
         self.lossy = chance.random() < 0.3
         self.forced = chance.random() < 0.15
         self.life = chance.choice((1.0, 2.0, 1e6))
         self.objects = MemoryObjects("memory://interleaved")
-        graph = GRAPHS[self.noise]
+        graph = GRAPHS[self.kind]
         if self.forced:
             assert Driver(graph, self.objects).run()
         self.stores: dict[str, TakingTurns] = {}
@@ -77,7 +77,7 @@ class Interleaving:
         if self.lossy:
             lost = sometimes(chance.randrange(10**9), 0.1, ("after", "denied after"))
             objects = FaultyObjects(objects, lambda *asked: lost(*asked) if asked[0] in ("create", "swap") else None)
-        policy = Policy(force=frozenset({TWICE[self.noise]})) if self.forced else Policy()
+        policy = Policy(force=frozenset({MIDDLE[self.kind]})) if self.forced else Policy()
         driver = Driver(graph, objects, self.life, policy, polls=lambda: chance.choice((0, 0, 1, 3)))
         return driver
 
@@ -105,7 +105,7 @@ class Interleaving:
             assert driver.ok, (name, driver.failures, driver.settled)
         truth = check(self.objects)
         assert truth.held == ()
-        assert set(truth.current) == {(node.id, node.key) for node in GRAPHS[self.noise].nodes.values()}
+        assert set(truth.current) == {(node.id, node.key) for node in GRAPHS[self.kind].nodes.values()}
         self._check_settled(truth)
         losers = self._check_losers(truth)
         retries = [notice.text for driver in self.drivers.values() for notice in driver.verbs("retry")]
@@ -131,7 +131,7 @@ class Interleaving:
                 assert stored is not None
                 assert stored.data == commit.dumps()
                 assert self.forced or truth.current[node.id, key] == commit
-        assert self.forced or truth.commits == len(GRAPHS[self.noise].nodes)
+        assert self.forced or truth.commits == len(GRAPHS[self.kind].nodes)
 
     def _check_losers(self, truth: Truth) -> set[str]:
         """Attempts that were to be committed when another one was already. A divergence is recorded where its bytes are
@@ -156,7 +156,7 @@ class Interleaving:
         roles = set(commit.inputs)
         return next(
             node
-            for node in GRAPHS[self.noise].nodes.values()
+            for node in GRAPHS[self.kind].nodes.values()
             if set(node.dependencies) == roles and commit.code == node.declaration.code.digest
         )
 

@@ -19,7 +19,7 @@ from marin_pipeline.run.plan import Policy
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.memory_objects import MemoryObjects
 from marin_pipeline.store.objects import ObjectStore
-from tests.faults.faulty_objects import TRANSIENT, Fault, FaultyObjects, sometimes
+from tests.faults.faulty_objects import TRANSIENT, Fault, FaultyObjects, outages, sometimes
 from tests.faults.small_steps import OUTER, wide
 from tests.faults.truth import Truth, check
 from tests.faults.turns import Driver
@@ -48,7 +48,10 @@ def digests(truth: Truth) -> dict[str, str]:
 def disturbed(objects: ObjectStore, seed: int, policy: Policy) -> tuple[bool, Counter[Fault]]:
     """A run under faults; whether it came out well, and what went wrong."""
     chance = random.Random(seed)
-    rule = sometimes(seed, chance.choice((0.02, 0.05, 0.15, 0.3)), chance.choice(KINDS))
+    if chance.random() < 0.5:
+        rule = sometimes(seed, chance.choice((0.02, 0.05, 0.15, 0.3)), chance.choice(KINDS))
+    else:
+        rule = outages(seed, chance.choice((0.02, 0.05)))
     faulty = FaultyObjects(objects, rule)
     try:
         ok = Driver(GRAPH, faulty, policy=policy).run()

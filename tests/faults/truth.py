@@ -16,6 +16,10 @@ from marin_pipeline.store.sealed import unseal
 
 _RECORD = re.compile(r"steps/(?P<id>.+)/(?P<short>[0-9a-f]{16})/(?P<kind>commits|invalidations)/(?P<number>\d+)\.json")
 
+_PART = re.compile(
+    r"steps/(?P<id>.+)/(?P<short>[0-9a-f]{16})/work/[0-9a-f]{8}-(?P<number>\d+)-[0-9a-f]{8}/[^/]+/record\.json"
+)
+
 
 @dataclass(frozen=True)
 class Truth:
@@ -54,6 +58,7 @@ def check(objects: ObjectStore) -> Truth:
     """
     paths = [info.path for info in objects.list("steps")]
     numbers: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: {"commits": set(), "invalidations": set()})
+    parts: list[tuple[str, str, int, str]] = []
     hashed = 0
     divergences: set[str] = set()
     held: list[str] = []
@@ -68,7 +73,12 @@ def check(objects: ObjectStore) -> Truth:
             divergences.add(path.rpartition("/")[2].removesuffix(".json"))
         elif path.endswith("/lease.json") and LeaseRecord.loads(bytes_of(objects, path), path).owner is not None:
             held.append(path)
-        elif "/work/" in path and path.endswith("/record.json"):
+        elif (part := _PART.fullmatch(path)) is not None:
+            parts.append((part["id"], part["short"], int(part["number"]), path))
+    for id, short, number, path in parts:
+        # What is left of a commit's parts is scrap that nobody reads: a driver that slept through its lease may still
+        # add to it.
+        if not any(each == id and key.startswith(short) and number in known["commits"] for (each, key), known in numbers.items()):
             hashed += _check_sealed_files(objects, path)
     for info in objects.list("shards"):
         if info.path.endswith("/record.json"):

@@ -27,7 +27,7 @@ from marin_pipeline.run.task import Task
 from marin_pipeline.store.commit import Commit, look_many
 from marin_pipeline.store.objects import Found, ObjectInfo, ObjectStore
 
-_NAMES = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}|(?<=/)[0-9a-f]{8}(?=/|$)|(?<=^resolved/).*")
+_NAMES = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}|(?<=/)[0-9a-f]{8}(?=/|-log|$)|(?<=^resolved/).*")
 """Names of attempts and parts, and digests of what noise is made of, which are other ones in each run."""
 
 
