@@ -169,6 +169,22 @@ def nth(operation: str, ending: str, fault: Fault, number: int = 1, times: int =
     return rule
 
 
+def outage(operation: str, part: str, fault: Fault, calls: int) -> Rule:
+    """The fault at the first such operation on a path that holds `part`, and no answer to the calls that follow at
+    once: `calls` in all.
+    """
+    left = calls
+
+    def rule(asked: str, path: str) -> Fault | None:
+        nonlocal left
+        if not left or (left == calls and (asked != operation or part not in path)):
+            return None
+        left -= 1
+        return fault if left == calls - 1 else "before"
+
+    return rule
+
+
 def always(operation: str, part: str, fault: Fault) -> Rule:
     """The fault at each such operation on a path that holds `part`."""
     return lambda asked, path: fault if asked == operation and part in path else None
