@@ -4,7 +4,7 @@ rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -168,16 +168,22 @@ def test_a_forced_step_uses_no_part_though_the_store_did_not_let_it_remove_them_
     assert result.artifacts["works_and_breaks"].value == "1234"
 
 
-def test_a_lease_whose_acquisition_was_not_answered_is_not_waited_for(inline: Bench) -> None:
-    """Neither the reply to the write nor what is read back came: the next try finds its own lease, and takes it."""
-    lease = f"{number(value=1).key[:16]}/lease.json"
-    taken, read = nth("create", lease, "after"), nth("read", lease, "before")
-    looks = inline.session(number(value=1)).looks()
-    result = with_faults(inline, lambda *asked: taken(*asked) or read(*asked)).session(number(value=1)).run(
-        inline.notices.append, looks
-    )
-    assert result.ok
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda: outage("swap", "lease.json", "after", calls=2),
+        lambda: outage("swap", "lease.json", "late", calls=2),
+        lambda: outage("read", "commits/2.json", "before", calls=3),
+    ],
+    ids=["its reply was lost", "it comes late", "its release was lost"],
+)
+def test_a_lease_of_its_own_that_a_silent_store_left_is_not_waited_for(inline: Bench, rule: Callable[[], Rule]) -> None:
+    assert inline.run(number(value=1)).ok
+    session = with_faults(inline, rule()).session(number(value=1), force="number")
+    assert session.run(inline.notices.append).ok
+    assert [notice.verb for notice in inline.notices].count("retry") == 1
     assert "wait" not in [notice.verb for notice in inline.notices]
+    assert check(inline.objects).held == ()
 
 
 def test_a_commit_that_is_not_answered_for_good_leaves_no_lease_behind(inline: Bench) -> None:
