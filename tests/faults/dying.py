@@ -30,19 +30,15 @@ from tests.faults.truth import check
 from tests.run.sessions import digests
 
 
-class DyingObjects(LocalObjects):
-    """Local files of a process that kills itself at one point, and says where."""
+class PointedObjects(LocalObjects):
+    """Local files that say which point of the conversation is reached."""
 
-    def __init__(self, root: Path, point: int, told: Callable[[str], None]) -> None:
+    def __init__(self, root: Path, reached: Callable[[str], None]) -> None:
         super().__init__(root)
-        self._left = point
-        self._told = told
+        self._reached = reached
 
     def _pass(self, when: str, operation: str, path: str) -> None:
-        self._left -= 1
-        if not self._left:
-            self._told(f"{when} {operation} {path}")
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._reached(f"{when} {operation} {path}")
 
     @contextmanager
     def _written(self, target: str, data: bytes) -> Iterator[str]:
@@ -113,9 +109,16 @@ def prepare(prefix: Path) -> None:
 
 def run(prefix: Path, point: int = 0, told: Callable[[str], None] = print) -> dict[str, str]:
     """The run that is killed at a point (0: nowhere), and the same run again; output digests by name."""
+    passed = itertools.count(1)
+
+    def reached(where: str) -> None:
+        if next(passed) == point:
+            told(where)
+            os.kill(os.getpid(), signal.SIGKILL)
+
     options = Options(prefix=str(prefix), backend="inline", force=["outer"])
     session = Session.open(all_of_it(), options, "tests/dying")
-    result = replace(session, objects=DyingObjects(prefix, point, told)).run()
+    result = replace(session, objects=PointedObjects(prefix, reached)).run()
     assert result.ok, result.failures
     return digests(result)
 
