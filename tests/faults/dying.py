@@ -25,7 +25,7 @@ from marin_pipeline import Artifact
 from marin_pipeline.run.driver import Options, Session
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.objects import Found, ObjectInfo
-from tests.faults.small_steps import OUTER, begin, end, mapped, outer, wide, worked
+from tests.faults.small_steps import OUTER, begin, end, mapped, wide, worked
 from tests.faults.truth import check
 from tests.run.sessions import digests
 

@@ -4,13 +4,12 @@ rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from marin_pipeline import Artifact, Resources
-
 from tests.faults.breaking_steps import maps_and_breaks, works_and_breaks
 from tests.faults.faulty_objects import Fault, FaultyObjects, Rule, always, nth, outage
 from tests.faults.truth import check
@@ -147,7 +146,8 @@ def test_a_commit_that_was_not_answered_keeps_its_files_though_the_disk_is_full_
     def rule(operation: str, path: str) -> Fault | None:
         return next(faults, None) if operation == "create" and "commits/" in path else None
 
-    faults: Iterator[Fault] = iter(["after", "full", "full", "full", "full", "full"])
+    told: list[Fault] = ["after", "full", "full", "full", "full", "full"]
+    faults = iter(told)
     with_faults(inline, rule).run(number(value=1))
     check(inline.objects)
     assert without_faults(inline).outcomes(number(value=1)) == {"number": "cached"}

@@ -30,6 +30,7 @@ from tests.faults.turns import Driver, TakingTurns, Turns, bursts
 
 SEEDS = 500
 
+
 @pytest.fixture(autouse=True)
 def _free_of_locks(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     # Python 3.11 computes a cached property of all objects of a class under one lock: a driver that waits for its turn
@@ -63,6 +64,7 @@ class Interleaving:
         if self.forced:
             assert Driver(graph, self.objects).run()
         self.stores: dict[str, TakingTurns] = {}
+        self.faulty: list[FaultyObjects] = []
         self.turns = Turns(["a", "b"], bursts(chance))
         self.drivers = {name: self._driver(name, graph, random.Random(f"{self.seed} {name}")) for name in ("a", "b")}
 
@@ -77,6 +79,7 @@ class Interleaving:
         if self.lossy:
             lost = sometimes(chance.randrange(10**9), 0.1, ("after", "denied after"))
             objects = FaultyObjects(objects, lambda *asked: lost(*asked) if asked[0] in ("create", "swap") else None)
+            self.faulty.append(objects)
         policy = Policy(force=frozenset({MIDDLE[self.kind]})) if self.forced else Policy()
         driver = Driver(graph, objects, self.life, policy, polls=lambda: chance.choice((0, 0, 1, 3)))
         return driver
@@ -117,7 +120,7 @@ class Interleaving:
             divergence=len(truth.divergences) > 0,
             loser=len(losers) > 0,
             cached="cached" in outcomes,
-            lossy=self.lossy and any(driver.objects.faults for driver in self.drivers.values()),
+            lossy=self.lossy and any(faulty.faults for faulty in self.faulty),
             forced=self.forced,
         )
 

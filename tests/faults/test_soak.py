@@ -8,7 +8,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,9 +62,11 @@ def disturbed(objects: ObjectStore, seed: int, policy: Policy) -> tuple[bool, Co
     return ok, faulty.counts
 
 
-@pytest.mark.parametrize(("store", "seeds"), [(memory, range(200)), (local, range(1000, 1080))], ids=["memory", "local"])
+@pytest.mark.parametrize(
+    ("store", "seeds"), [(memory, range(150)), (local, range(1000, 1050))], ids=["memory", "local"]
+)
 def test_whatever_fails_the_rerun_makes_the_bytes_of_an_undisturbed_run(
-    quick: None, monkeypatch: pytest.MonkeyPatch, store: Callable[[], Iterator[ObjectStore]], seeds: range
+    quick: None, monkeypatch: pytest.MonkeyPatch, store: Callable[[], AbstractContextManager[ObjectStore]], seeds: range
 ) -> None:
     undisturbed: dict[str, dict[str, str]] = {}
     for value in ("1", "2"):

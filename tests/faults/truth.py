@@ -57,7 +57,9 @@ def check(objects: ObjectStore) -> Truth:
         AssertionError: when a record states what is not so.
     """
     paths = [info.path for info in objects.list("steps")]
-    numbers: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: {"commits": set(), "invalidations": set()})
+    numbers: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(
+        lambda: {"commits": set(), "invalidations": set()}
+    )
     parts: list[tuple[str, str, int, str]] = []
     hashed = 0
     divergences: set[str] = set()
@@ -78,7 +80,10 @@ def check(objects: ObjectStore) -> Truth:
     for id, short, number, path in parts:
         # What is left of a commit's parts is scrap that nobody reads: a driver that slept through its lease may still
         # add to it.
-        if not any(each == id and key.startswith(short) and number in known["commits"] for (each, key), known in numbers.items()):
+        if not any(
+            each == id and key.startswith(short) and number in known["commits"]
+            for (each, key), known in numbers.items()
+        ):
             hashed += _check_sealed_files(objects, path)
     for info in objects.list("shards"):
         if info.path.endswith("/record.json"):
@@ -110,8 +115,12 @@ def check(objects: ObjectStore) -> Truth:
     for info in objects.list("resolved"):
         entry = unseal(bytes_of(objects, info.path))
         assert read_commit(objects, entry["id"], entry["key"], entry["number"]) is not None, info.path
-    return Truth(current, sum(len(known["commits"]) for known in numbers.values()), frozenset(divergences), tuple(held), hashed)
+    return Truth(
+        current, sum(len(known["commits"]) for known in numbers.values()), frozenset(divergences), tuple(held), hashed
+    )
 
 
 def _check_sealed_files(objects: ObjectStore, path: str) -> int:
-    return _check_files(objects, Manifest(tuple(Entry(**entry) for entry in unseal(bytes_of(objects, path))["files"])), path)
+    return _check_files(
+        objects, Manifest(tuple(Entry(**entry) for entry in unseal(bytes_of(objects, path))["files"])), path
+    )

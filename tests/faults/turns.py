@@ -7,8 +7,8 @@ from __future__ import annotations
 import random
 import re
 import threading
-from contextlib import suppress
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,9 +164,7 @@ class AtOnce:
 
     name = "at once"
 
-    def __init__(
-        self, objects: ObjectStore, clock: Clock, beat: Callable[[], None], polls: Callable[[], int]
-    ) -> None:
+    def __init__(self, objects: ObjectStore, clock: Clock, beat: Callable[[], None], polls: Callable[[], int]) -> None:
         self._objects = objects
         self._clock = clock
         self._beat = beat
@@ -198,7 +196,7 @@ class AtOnce:
                 report=lambda event: None,
                 is_stopping=lambda: False,
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as the backends do
             return [Event(task.task, failed=describe_failure(error, task))]
         return [Event(task.task, finished=finished)]
 
@@ -229,7 +227,7 @@ class Driver:
     graph: Graph
     objects: ObjectStore
     life: float = 30.0
-    policy: Policy = Policy()
+    policy: Policy = field(default_factory=Policy)
     polls: Callable[[], int] = lambda: 0
     clock: Clock = field(default_factory=Clock)
     settled: Mapping[str, Settled] = field(default_factory=dict[str, Settled])
