@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import random
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ class FaultyObjects(ObjectStore):
         self.counts: Counter[Fault] = Counter()
         self._late: list[tuple[int, Callable[[], Any]]] = []
         self._calls = 0
+        self._lock = threading.Lock()
         self._before: dict[str, Found | None] = {}
         self._torn: tempfile.TemporaryDirectory[str] | None = None
 
@@ -70,13 +72,15 @@ class FaultyObjects(ObjectStore):
 
     def _do(self, operation: str, path: str, call: Callable[[], T], denied: T | None = None) -> T:
         """A call with its fault."""
-        self._calls += 1
-        due = [write for when, write in self._late if when <= self._calls]
-        self._late = [each for each in self._late if each[0] > self._calls]
+        with self._lock:
+            self._calls += 1
+            due = [write for when, write in self._late if when <= self._calls]
+            self._late = [each for each in self._late if each[0] > self._calls]
         for write in due:
             with suppress(StoreError):  # nobody waits for its answer any more
                 write()
-        fault = self._rule(operation, path)
+        with self._lock:
+            fault = self._rule(operation, path)
         if fault == "late" and operation not in CONDITIONAL:
             fault = "before"
         if fault is None:
@@ -111,8 +115,7 @@ class FaultyObjects(ObjectStore):
             return Found(_damaged(fault, answer.data), answer.version)
         if isinstance(answer, Path):
             self._torn = self._torn or tempfile.TemporaryDirectory(prefix="marin-torn-")
-            copy = Path(self._torn.name, f"{self._calls}", answer.name)
-            copy.parent.mkdir()
+            copy = Path(tempfile.mkdtemp(dir=self._torn.name), answer.name)
             copy.write_bytes(_damaged(fault, answer.read_bytes()))
             return copy
         return answer

@@ -81,7 +81,7 @@ class Interleaving:
             objects = FaultyObjects(objects, lambda *asked: lost(*asked) if asked[0] in ("create", "swap") else None)
             self.faulty.append(objects)
         policy = Policy(force=frozenset({MIDDLE[self.kind]})) if self.forced else Policy()
-        driver = Driver(graph, objects, self.life, policy, polls=lambda: chance.choice((0, 0, 1, 3)))
+        driver = Driver(graph, objects, self.life, policy=policy, polls=lambda: chance.choice((0, 0, 1, 3)))
         return driver
 
     def run(self) -> None:
