@@ -101,7 +101,7 @@ class Scheduler:
         self._to_consider: deque[Node] = deque()
         self._settled: dict[str, Settled] = {}
         self._ready: list[Ready] = []
-        self._claiming = 0
+        self._claiming: list[Ready] = []
         self._attempts: dict[str, Attempt] = {}
         self._publishing: list[tuple[float, Attempt]] = []
         self._calls = Calls(objects.parallel)
@@ -145,8 +145,9 @@ class Scheduler:
         finally:
             self._backend.close()
             self._calls.close()
-            for attempt in self._attempts.values():
-                attempt.lease.release()
+            given = [ready.waiting.lease for ready in self._claiming if ready.waiting.lease is not None]
+            for lease in [*given, *(attempt.lease for attempt in self._attempts.values())]:
+                lease.release()
             self._keeper.close()
         for node in self._graph.nodes.values():
             if node.key not in self._settled:
@@ -257,9 +258,9 @@ class Scheduler:
         if self._stop_asked:
             return
         for ready in list(self._ready):
-            room = self._backend.room() - self._claiming
+            room = self._backend.room() - len(self._claiming)
             if self._max_parallel is not None:
-                room = min(room, self._max_parallel - len(self._attempts) - self._claiming)
+                room = min(room, self._max_parallel - len(self._attempts) - len(self._claiming))
             if room <= 0:
                 return
             if self._clock() < ready.next_try:
@@ -268,7 +269,7 @@ class Scheduler:
             if self._fail_fast and self.failures:
                 self._block(ready.node, f"blocked by --fail-fast after {self.failures[0][0].name}")
                 continue
-            self._claiming += 1
+            self._claiming.append(ready)
             self._calls.submit(partial(self._begin, ready), partial(self._begun, ready))
 
     def _begin(self, ready: Ready) -> tuple[Claim, Commit | None]:
@@ -280,7 +281,7 @@ class Scheduler:
 
     def _begun(self, ready: Ready, begun: Future[tuple[Claim, Commit | None]]) -> None:
         """Run the step; or use what somebody else has made, or what is equal to it."""
-        self._claiming -= 1
+        self._claiming.remove(ready)
         node = ready.node
         try:
             claimed, adopted = begun.result()

@@ -209,9 +209,15 @@ class Waiting:
         self._me = this_process()
         self.holder: Holder | None = None
         """Who holds it, after a try that did not succeed."""
+        self.lease: Lease | None = None
+        """What it has got."""
 
     def attempt(self) -> Lease | None:
         """The lease, or None when somebody else has it."""
+        self.lease = self._attempt()
+        return self.lease
+
+    def _attempt(self) -> Lease | None:
         found = self._objects.read(self._path) if self._seen else None
         if found is None:  # most keys have never been leased, and then this is the only call
             record = LeaseRecord(1, 0, self._me)
