@@ -282,5 +282,5 @@ def publish_commit(objects: ObjectStore, id: str, key: str, commit: Commit) -> t
             "winner": winner.attempt,
             "winner_output": winner.output,
         }
-        objects.create(layout.divergence(id, key, commit.attempt), dumps(record))
+        put(objects, layout.divergence(id, key, commit.attempt), dumps(record))
     return winner, False
