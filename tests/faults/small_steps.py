@@ -76,6 +76,11 @@ def chains() -> dict[str, Artifact[str]]:
     return {middle.declaration.step.name: end(parts=[middle]) for middle in middles if middle.declaration}
 
 
+def twins() -> list[Artifact[list[int]]]:
+    """The same work on equal bytes that two recipes make: the second to be made is adopted from the first."""
+    return [mapped(before=begin(seed=7), items=[1]), mapped(before=also(seed=7), items=[1]).named("twin")]
+
+
 def wide() -> list[Artifact[Any]]:
     """Parts, shards, an end that goes stale with `outer`, and a result that can be adopted: `twin` asks for the same
     work as `mapped`, by an input that another step makes equal.

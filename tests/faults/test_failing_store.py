@@ -65,10 +65,13 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marin_pipeline.store.objects.WAITS", (0, 0))
 
 
-@pytest.mark.parametrize("fault", ["before", "after"])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("fault", ["before", "after", "late"])
 @pytest.mark.parametrize("object", ["lease.json", "spec.json", "manifest.json", "commits/1.json"])
-def test_a_store_that_does_not_answer_once_is_asked_again(inline: Bench, object: str, fault: str) -> None:
-    rule = nth("create", f"{words(text='a b').key[:16]}/{object}", fault)  # pyright: ignore[reportArgumentType]
+def test_a_store_that_does_not_answer_once_or_twice_is_asked_again(
+    inline: Bench, object: str, fault: Fault, times: int
+) -> None:
+    rule = nth("create", f"{words(text='a b').key[:16]}/{object}", fault, times=times)
     assert set(with_faults(inline, rule).outcomes(TARGET).values()) == {"done"}
 
 

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 import pytest
 
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.core.graph import Graph
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.plan import Policy
 from marin_pipeline.run.shards import StoredShard
 from marin_pipeline.store import layout
-from marin_pipeline.store.commit import Commit, read_commit
+from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.memory_objects import MemoryObjects
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput, FileSet
 from tests.faults.faulty_objects import FaultyObjects, sometimes
-from tests.faults.small_steps import chains
-from tests.faults.truth import Truth, check
+from tests.faults.small_steps import chains, twins
+from tests.faults.truth import Truth, bytes_of, check
 from tests.faults.turns import Driver, TakingTurns, Turns, bursts
 
 SEEDS = 500
@@ -41,9 +41,9 @@ def _free_of_locks(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(each, "lock", contextlib.nullcontext())
 
 
-GRAPHS = {name: Graph([artifact]) for name, artifact in chains().items()}
-MIDDLE = {name: graph.nodes[graph.targets[0]].depends_on[0] for name, graph in GRAPHS.items()}
-"""The step in the middle, which some seeds force."""
+GRAPHS = {**{name: Graph([artifact]) for name, artifact in chains().items()}, "twins": Graph(twins())}
+FORCED = {kind: next(key for key, node in graph.nodes.items() if node.depends_on) for kind, graph in GRAPHS.items()}
+"""The step after the first, which some seeds force."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Interleaving:
 
     def __post_init__(self) -> None:
         chance = random.Random(self.seed)
-        self.kind = chance.choice(("noisy", "noisy", "worked", "mapped"))
+        self.kind = chance.choice(("noisy", "noisy", "worked", "mapped", "twins"))
         self.lossy = chance.random() < 0.3
         self.forced = chance.random() < 0.15
         self.life = chance.choice((1.0, 2.0, 1e6))
@@ -80,7 +80,7 @@ class Interleaving:
             lost = sometimes(chance.randrange(10**9), 0.1, ("after", "denied after"))
             objects = FaultyObjects(objects, lambda *asked: lost(*asked) if asked[0] in ("create", "swap") else None)
             self.faulty.append(objects)
-        policy = Policy(force=frozenset({MIDDLE[self.kind]})) if self.forced else Policy()
+        policy = Policy(force=frozenset({FORCED[self.kind]})) if self.forced else Policy()
         driver = Driver(graph, objects, self.life, policy=policy, polls=lambda: chance.choice((0, 0, 1, 3)))
         return driver
 
@@ -122,6 +122,7 @@ class Interleaving:
             cached="cached" in outcomes,
             lossy=self.lossy and any(faulty.faults for faulty in self.faulty),
             forced=self.forced,
+            adopted=any(commit.adopted_from for commit in truth.current.values()),
         )
 
     def _check_settled(self, truth: Truth) -> None:
@@ -141,11 +142,9 @@ class Interleaving:
         other ones, and nowhere else.
         """
         losers, differ = set[str](), set[str]()
-        for stores in self.stores.values():
-            for commit in stores.commits:
-                node = self._node_of(commit)
-                winner = read_commit(self.objects, node.id, node.key, commit.number)
-                assert winner is not None
+        for store in self.stores.values():
+            for path, commit in store.commits:
+                winner = Commit.loads(bytes_of(self.objects, path), path)
                 if winner.attempt != commit.attempt:
                     losers.add(commit.attempt)
                     if winner.output != commit.output:
@@ -154,14 +153,6 @@ class Interleaving:
         told = sum(len(driver.verbs("diverged")) for driver in self.drivers.values())
         assert told == len(differ)
         return losers
-
-    def _node_of(self, commit: Commit) -> Node:
-        roles = set(commit.inputs)
-        return next(
-            node
-            for node in GRAPHS[self.kind].nodes.values()
-            if set(node.dependencies) == roles and commit.code == node.declaration.code.digest
-        )
 
 
 def explored(seeds: range, taking: type[TakingTurns] = TakingTurns) -> Counter[str]:
@@ -181,7 +172,7 @@ def test_in_every_order_of_their_calls_two_drivers_agree_on_one_true_commit() ->
     found = explored(range(SEEDS))
     print(f"{SEEDS} orders: {dict(found)}")
     # Were one of them rare, the test would pass without having seen it.
-    for kind in ("takeover", "lost", "waited", "divergence", "loser", "cached", "lossy", "forced"):
+    for kind in ("takeover", "lost", "waited", "divergence", "loser", "cached", "lossy", "forced", "adopted"):
         assert found[kind] > SEEDS / 20, (kind, found)
 
 
@@ -202,7 +193,7 @@ class ChecksThenWrites(TakingTurns):
         is_there = self.read(path) is not None
         self._take("create", path)
         if "/commits/" in path:
-            self.commits.append(Commit.loads(data, path))
+            self.commits.append((path, Commit.loads(data, path)))
         if is_there:
             return None
         self._objects.delete(path)

@@ -107,8 +107,8 @@ class TakingTurns(ObjectStore):
         self.url = objects.url
         self.shared = objects.shared
         self.parallel = 1
-        self.commits: list[Commit] = []
-        """What was to be committed, whoever came first."""
+        self.commits: list[tuple[str, Commit]] = []
+        """What was to be committed and where, whoever came first."""
 
     def read(self, path: str) -> Found | None:
         self._take("read", path)
@@ -117,7 +117,7 @@ class TakingTurns(ObjectStore):
     def create(self, path: str, data: bytes) -> str | None:
         self._take("create", path)
         if "/commits/" in path:
-            self.commits.append(Commit.loads(data, path))
+            self.commits.append((path, Commit.loads(data, path)))
         return self._objects.create(path, data)
 
     def swap(self, path: str, data: bytes, version: str) -> str | None:
