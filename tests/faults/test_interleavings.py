@@ -176,6 +176,11 @@ def test_in_every_order_of_their_calls_two_drivers_agree_on_one_true_commit() ->
         assert found[kind] > SEEDS / 20, (kind, found)
 
 
+@pytest.mark.slow
+def test_in_many_more_orders_they_agree_too() -> None:
+    explored(range(SEEDS, 10 * SEEDS))
+
+
 def test_the_same_seed_gives_the_same_calls_in_the_same_order() -> None:
     for seed in range(20):
         first, second, other = Interleaving(seed), Interleaving(seed), Interleaving(seed + 1000)

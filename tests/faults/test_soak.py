@@ -73,7 +73,14 @@ def disturbed(objects: ObjectStore, seed: int, policy: Policy) -> tuple[bool, Co
 
 
 @pytest.mark.parametrize(
-    ("store", "seeds"), [(memory, range(150)), (local, range(1000, 1050)), (parallel, range(2000, 2050))]
+    ("store", "seeds"),
+    [
+        pytest.param(memory, range(150), id="memory"),
+        pytest.param(local, range(1000, 1050), id="local"),
+        pytest.param(parallel, range(2000, 2050), id="parallel"),
+        pytest.param(memory, range(10_000, 12_000), id="memory for long", marks=pytest.mark.slow),
+        pytest.param(parallel, range(20_000, 20_500), id="parallel for long", marks=pytest.mark.slow),
+    ],
 )
 def test_whatever_fails_the_rerun_makes_the_bytes_of_an_undisturbed_run(
     quick: None, monkeypatch: pytest.MonkeyPatch, store: Callable[[], AbstractContextManager[ObjectStore]], seeds: range
