@@ -63,6 +63,8 @@ class Failed:
     """Of the step's own code; empty for an error whose message says it all."""
     again: bool = False
     """Whether another attempt may succeed."""
+    silent: bool = False
+    """The store did not answer: another attempt waits a while first."""
     full: bool = False
     """The disk was full: what the attempt wrote is only in the way."""
 
@@ -153,7 +155,8 @@ def _described(error: BaseException, task: Task) -> Failed:
     if isinstance(error, DiskFull):
         return Failed("infrastructure", str(error), "", full=True)
     if isinstance(error, StoreError):
-        return Failed("infrastructure", str(error), "", again=isinstance(error, NoAnswer))
+        silent = isinstance(error, NoAnswer)
+        return Failed("infrastructure", str(error), "", again=silent, silent=silent)
     if isinstance(error, DeclarationError):
         return Failed("user", str(error), _own_traceback(error))
     if isinstance(error, MarinError):

@@ -18,7 +18,7 @@ from marin_pipeline.store.lease import Holder, Lease, Waiting
 from marin_pipeline.store.resolved import resolved_digest
 
 
-@dataclass
+@dataclass(eq=False)
 class Ready:
     """A step that is to run as soon as there is room and its lease is free."""
 
@@ -31,6 +31,8 @@ class Ready:
     """What it will read, by role."""
     forced: bool = False
     """It reads nothing that earlier attempts left: no parts, no shards, no equal result."""
+    cleared: bool = False
+    """The parts that earlier attempts left are gone."""
     tries: Counter[str] = field(default_factory=Counter[str])
     """Attempts that failed, by class."""
     next_try: float = 0.0
@@ -44,7 +46,7 @@ class Ready:
         return resolved_digest(self.node.declaration.spec, read)
 
 
-@dataclass
+@dataclass(eq=False)
 class Attempt:
     """One try that is going on."""
 

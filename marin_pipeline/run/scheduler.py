@@ -76,7 +76,13 @@ class Scheduler:
         max_parallel: int | None = None,
         lease_life: float = LIFE,
         notify: Callable[[Notice], None] = lambda notice: None,
+        clock: Callable[[], float] = time.monotonic,
+        keeper: LeaseKeeper | None = None,
     ) -> None:
+        """Args:
+        clock: seconds by which it waits, and by which other runs' leases run out.
+        keeper: renews its leases; by default in a thread of its own.
+        """
         self._graph = graph
         self._objects = objects
         self._backend = backend
@@ -87,6 +93,7 @@ class Scheduler:
         self._max_parallel = max_parallel
         self._lease_life = lease_life
         self._notify = notify
+        self._clock = clock
         self._dependents = graph.dependents()
         self._unsettled = {key: len(node.depends_on) for key, node in graph.nodes.items()}
         self._to_consider: deque[Node] = deque()
@@ -96,7 +103,7 @@ class Scheduler:
         self._attempts: dict[str, Attempt] = {}
         self._publishing: list[tuple[float, Attempt]] = []
         self._calls = Calls(objects.parallel)
-        self._keeper = LeaseKeeper(objects, lease_life)
+        self._keeper = keeper or LeaseKeeper(objects, lease_life)
         self._run = os.urandom(4).hex()
         self._stop_asked = 0
         self._stop_sent = False
@@ -127,7 +134,7 @@ class Scheduler:
                 if self._stop_asked:
                     self._stop()
                     waits = self._attempts or len(self._calls)
-                    if not waits or self._stop_asked > 1 or time.monotonic() > self._stop_until:
+                    if not waits or self._stop_asked > 1 or self._clock() > self._stop_until:
                         break
                 for event in self._backend.events(self._patience()):
                     self._handle(event)
@@ -136,8 +143,9 @@ class Scheduler:
         finally:
             self._backend.close()
             self._calls.close()
-            for attempt in self._attempts.values():
-                attempt.lease.release()
+            given = [ready.waiting.lease for ready in self._claiming if ready.waiting.lease is not None]
+            for lease in [*given, *(attempt.lease for attempt in self._attempts.values())]:
+                lease.release()
             self._keeper.close()
         for node in self._graph.nodes.values():
             if node.key not in self._settled:
@@ -150,7 +158,7 @@ class Scheduler:
             return 0.0
         if len(self._calls):
             return POLL_CALLS if self._calls.slow else 0.0
-        waits = self._attempts or any(ready.next_try > time.monotonic() for ready in self._ready)
+        waits = self._attempts or any(ready.next_try > self._clock() for ready in self._ready)
         return POLL if waits else 0.0
 
     # Deciding --------------------------------------------------------------------------------------------------------
@@ -200,7 +208,7 @@ class Scheduler:
             ended = Invalidation("invalidated" if found.fallen else kind, text, now())
             invalidate(self._objects, node.id, node.key, found.number, ended)
         commits = {key: commit for key in node.depends_on if (commit := self._settled[key].commit) is not None}
-        waiting = Waiting(self._objects, layout.lease(node.id, node.key), self._lease_life)
+        waiting = Waiting(self._objects, layout.lease(node.id, node.key), self._lease_life, self._clock)
         forced = node.key in policy.force
         self._ready.append(Ready(node, found, waiting, reasons, inputs_read(node, commits), forced))
 
@@ -242,7 +250,7 @@ class Scheduler:
     # Running ---------------------------------------------------------------------------------------------------------
 
     def _start_ready(self) -> None:
-        if self._stop_asked:
+        if self._stop_asked or self._backend.room() <= len(self._claiming):
             return
         for ready in list(self._ready):
             room = self._backend.room() - len(self._claiming)
@@ -250,7 +258,7 @@ class Scheduler:
                 room = min(room, self._max_parallel - len(self._attempts) - len(self._claiming))
             if room <= 0:
                 return
-            if time.monotonic() < ready.next_try:
+            if self._clock() < ready.next_try:
                 continue
             busy = [each.ready for each in self._attempts.values()] + self._claiming
             running = (each.node.artifact.resources for each in busy)
@@ -289,7 +297,7 @@ class Scheduler:
             self._again(ready, str(error))
         except MarinError as error:
             if isinstance(error, NoAnswer) and not self._stop_asked and self._may_again(ready, "infrastructure"):
-                self._again(ready, str(error), PATIENCE[ready.tries.total()])
+                self._again(ready, str(error), silent=True)
             else:
                 self._failed_before(node, error)
 
@@ -299,7 +307,7 @@ class Scheduler:
         self._settle(node, Settled("cached", commit), text)
 
     def _wait(self, ready: Ready) -> None:
-        ready.next_try = time.monotonic() + min(WAIT, self._lease_life / 4)
+        ready.next_try = self._clock() + min(WAIT, self._lease_life / 4)
         holder = ready.waiting.holder
         if holder is not None and holder != ready.announced:
             ready.announced = holder
@@ -325,13 +333,14 @@ class Scheduler:
                 inputs=ready.inputs,
                 salt=salt if ready.forced or _is_fresh(claimed.look) else "",
             )
-            if ready.forced and not ready.tries:
+            if ready.forced and not ready.cleared:
                 self._objects.delete(task.work)
+                ready.cleared = True
         except MarinError:
             lease.release()
             raise
         self._keeper.keep(lease)
-        self._attempts[name] = Attempt(ready, claimed, lease, task, now(), time.monotonic())
+        self._attempts[name] = Attempt(ready, claimed, lease, task, now(), self._clock())
         self._notify(Notice("run", node, "; ".join(str(reason) for reason in ready.reasons)))
         self._backend.submit(task, node.declaration.step)
 
@@ -345,7 +354,11 @@ class Scheduler:
         elif event.failed is not None:
             self._end(attempt)
             attempt.lease.release()
-            self._failed(attempt, event.failed)
+            if attempt.lease.lost and event.failed.kind != "stopped":
+                # Somebody else has it, and may have removed what this one worked on: how that comes out is what counts.
+                self._again(attempt.ready, "its lease was taken over")
+            else:
+                self._failed(attempt, event.failed)
         else:
             self._notify(Notice("progress", attempt.node, data=event.progress))
 
@@ -356,7 +369,7 @@ class Scheduler:
     # Publishing ------------------------------------------------------------------------------------------------------
 
     def _publish_due(self) -> None:
-        due = [attempt for when, attempt in self._publishing if when <= time.monotonic()]
+        due = [attempt for when, attempt in self._publishing if when <= self._clock()]
         self._publishing = [each for each in self._publishing if each[1] not in due]
         for attempt in due:
             self._calls.submit(partial(self._publish, attempt), partial(self._published, attempt))
@@ -364,7 +377,7 @@ class Scheduler:
     def _publish(self, attempt: Attempt) -> tuple[Commit, bool]:
         assert attempt.commit is not None
         winner, ours = publish(self._objects, attempt.node, attempt.claim, attempt.commit)
-        if attempt.worked:
+        if attempt.worked and not attempt.lease.lost:  # whoever took it over is at work on them now
             with suppress(StoreError):  # the step is done; what is left of its parts costs space only
                 self._objects.delete(attempt.task.work)
         return winner, ours
@@ -376,10 +389,12 @@ class Scheduler:
         except NoAnswer as error:
             if attempt.silences < len(PATIENCE) and not self._stop_asked:
                 # What was made is not thrown away because the store does not answer now.
-                self._publishing.append((time.monotonic() + PATIENCE[attempt.silences], attempt))
+                self._publishing.append((self._clock() + PATIENCE[attempt.silences], attempt))
                 attempt.silences += 1
                 return
+            attempt.silences += 1
             self._end(attempt)
+            attempt.lease.release()
             self._failed(attempt, describe_failure(error, attempt.task))
             return
         except LeaseLost as error:
@@ -394,7 +409,7 @@ class Scheduler:
         self._end(attempt)
         if not ours and attempt.commit is not None and winner.output != attempt.commit.output:
             self._notify(Notice("diverged", node, "another run committed other bytes for this key; its output is used"))
-        seconds = time.monotonic() - attempt.clock
+        seconds = self._clock() - attempt.clock
         data = {"seconds": seconds, "bytes": winner.bytes, "attempts": attempt.ready.tries.total() + 1}
         self._notify(Notice("done", node, data=data))
         self._settle(node, Settled("done" if ours else "cached", winner, seconds))
@@ -403,7 +418,7 @@ class Scheduler:
 
     def _failed(self, attempt: Attempt, failed: Failed) -> None:
         node, ready = attempt.node, attempt.ready
-        if failed.full:
+        if failed.full and not attempt.silences:  # else it may be committed
             self._clear(attempt)
         if failed.kind == "stopped" or (self._stop_asked and failed.again):
             self._settle(node, Settled("blocked", message=failed.message))
@@ -415,12 +430,12 @@ class Scheduler:
             # The failure itself is what the reader needs; a store that cannot take the record says so beside it.
             failed = replace(failed, message=f"{failed.message} (and the failure could not be recorded: {error})")
         if (failed.again or failed.kind in ("user", "memory")) and self._may_again(ready, failed.kind):
-            self._again(ready, failed.message)
+            self._again(ready, failed.message, failed.silent)
             return
         if ready.tries:
             failed = replace(failed, message=f"{failed.message} (attempt {ready.tries.total() + 1})")
         log = f"{self._objects.url}/{layout.attempt_log(node.id, node.key, attempt.task.attempt)}"
-        self._fail(node, failed, time.monotonic() - attempt.clock, log)
+        self._fail(node, failed, self._clock() - attempt.clock, log)
 
     def _failed_before(self, node: Node, error: MarinError) -> None:
         """The store did not let a step begin; the others go on."""
@@ -444,11 +459,11 @@ class Scheduler:
         ready.tries[kind] += allowed
         return allowed
 
-    def _again(self, ready: Ready, why: str, wait: float = 0.0) -> None:
-        """Put a step back."""
+    def _again(self, ready: Ready, why: str, silent: bool = False) -> None:
+        """Put a step back; after a while where it was the store that did not answer."""
         self._notify(Notice("retry", ready.node, f"{why.partition(chr(10))[0]}; trying again"))
-        ready.waiting = Waiting(self._objects, layout.lease(ready.node.id, ready.node.key), self._lease_life)
-        ready.next_try = time.monotonic() + wait
+        tries = min(ready.tries["infrastructure"], len(PATIENCE))
+        ready.next_try = self._clock() + (PATIENCE[tries - 1] if silent else 0.0)
         self._ready.append(ready)
 
     def _give_up(self, attempt: Attempt) -> None:
@@ -460,7 +475,7 @@ class Scheduler:
     def _stop(self) -> None:
         if not self._stop_sent:
             self._stop_sent = True
-            self._stop_until = time.monotonic() + STOP_PATIENCE
+            self._stop_until = self._clock() + STOP_PATIENCE
             self._ready.clear()
             self._backend.stop()
 

@@ -26,7 +26,7 @@ from marin_pipeline.run.task import References, Task, find, target_of, write_cal
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
-from marin_pipeline.store.objects import ObjectStore, put
+from marin_pipeline.store.objects import NoAnswer, ObjectStore, put
 from marin_pipeline.store.output import FileSet
 from marin_pipeline.store.sealed import seal, unseal
 
@@ -247,6 +247,8 @@ def run_shard(
         manifest = build_manifest(objects, folder, path, {})
         data = seal({"attempt": task.attempt, "value": encode(value, what), "files": manifest.tree()["files"]})
         ours = put(objects, record, data).data == data
+    except NoAnswer:
+        raise  # the record may be there, or come yet: then the files are what it speaks of
     except BaseException:
         with suppress(StoreError):  # the error itself is what the reader needs
             objects.delete(path)

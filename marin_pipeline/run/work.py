@@ -12,7 +12,7 @@ from pathlib import Path
 from marin_pipeline.core.errors import CorruptOutput, DeclarationError, InputError, StoreError
 from marin_pipeline.store.clock import attempt_name
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
-from marin_pipeline.store.objects import ObjectStore, put
+from marin_pipeline.store.objects import NoAnswer, ObjectStore, put
 from marin_pipeline.store.output import FileSet
 from marin_pipeline.store.sealed import seal, unseal
 
@@ -48,6 +48,8 @@ class StoredWork:
             manifest = build_manifest(self._objects, folder, path, {})
             data = seal({"folder": path, "files": manifest.tree()["files"]})
             ours = put(self._objects, record, data).data == data
+        except NoAnswer:
+            raise  # the record may be there, or come yet: then the files are what it speaks of
         except BaseException:
             with suppress(StoreError):  # the error itself is what the reader needs
                 self._objects.delete(path)

@@ -6,18 +6,18 @@ nothing is believed because a folder exists.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
-from marin_pipeline.store.objects import ObjectStore, put, together
+from marin_pipeline.store.objects import ObjectStore, answered, put, together
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
 
@@ -237,7 +237,7 @@ def _current(objects: ObjectStore, number: int, invalidation: Invalidation | Non
 def look_many(objects: ObjectStore, keys: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """What the store says of many (id, key), in one batch; by key."""
     wanted = list(keys)
-    found = together(objects, *(functools.partial(look, objects, id, key) for id, key in wanted))
+    found = together(objects, *(partial(answered, partial(look, objects, id, key)) for id, key in wanted))
     return {key: each for (_, key), each in zip(wanted, found, strict=True)}
 
 
@@ -292,5 +292,5 @@ def publish_commit(objects: ObjectStore, id: str, key: str, commit: Commit) -> t
             "winner": winner.attempt,
             "winner_output": winner.output,
         }
-        objects.create(layout.divergence(id, key, commit.attempt), dumps(record))
+        put(objects, layout.divergence(id, key, commit.attempt), dumps(record))
     return winner, False

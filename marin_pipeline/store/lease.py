@@ -140,13 +140,20 @@ class Lease:
 
     def release(self) -> None:
         """Free the lease, if it is still ours. A store that cannot be written now is no error: the lease runs out by
-        itself.
+        itself. One that does not answer is asked once more, so that a lost reply leaves no lease behind.
         """
         with self._lock:
-            if not self._released:
-                self._released = True
-                with suppress(StoreError):
+            if self._released:
+                return
+            self._released = True
+            for _ in range(2):
+                try:
                     self._swap(beat=self._record.beat, owner=None)
+                except NoAnswer:
+                    continue
+                except StoreError:
+                    return
+                return
 
     def is_ours(self) -> bool:
         """Whether nobody has taken it over, by a look at the store.
@@ -158,6 +165,8 @@ class Lease:
             if not self.lost and not self._released:
                 found = self._objects.read(self._path)
                 self.lost = found is None or not self._wrote(found.data)
+                if found is not None and not self.lost:
+                    self._version = found.version  # the reply to a renewal may have been lost
             return not self.lost and not self._released
 
     def _swap(self, beat: int, owner: Holder | None) -> bool:
@@ -189,7 +198,7 @@ class Lease:
 
 
 class Waiting:
-    """Tries to get one lease, again and again; remembers what it saw in between."""
+    """Tries to get one lease, again and again; remembers what it saw in between, and knows what it wrote itself."""
 
     def __init__(
         self, objects: ObjectStore, path: str, life: float, clock: Callable[[], float] = time.monotonic
@@ -200,22 +209,31 @@ class Waiting:
         self._clock = clock
         self._seen: tuple[int, int] | None = None
         self._since = 0.0
+        self._me = this_process()
         self.holder: Holder | None = None
         """Who holds it, after a try that did not succeed."""
+        self.lease: Lease | None = None
+        """What it has got."""
 
     def attempt(self) -> Lease | None:
         """The lease, or None when somebody else has it."""
+        self.lease = self._attempt()
+        return self.lease
+
+    def _attempt(self) -> Lease | None:
         found = self._objects.read(self._path) if self._seen else None
         if found is None:  # most keys have never been leased, and then this is the only call
-            record = LeaseRecord(1, 0, this_process())
+            record = LeaseRecord(1, 0, self._me)
             lease, found = self._written(record, lambda: self._objects.create(self._path, record.dumps()))
             if lease is not None:
                 return lease
         seen = LeaseRecord.loads(found.data, f"{self._objects.url}/{self._path}")
-        if seen.owner is not None and not is_dead(seen.owner) and not self._expired(seen):
+        # One of our own is an earlier try, or its release, that the store has not answered.
+        mine = seen.owner == self._me
+        if seen.owner is not None and not mine and not is_dead(seen.owner) and not self._expired(seen):
             self.holder = seen.owner
             return None
-        record, version = LeaseRecord(seen.fence + 1, 0, this_process()), found.version
+        record, version = LeaseRecord(seen.fence + 1, 0, self._me), found.version
         lease, found = self._written(record, lambda: self._objects.swap(self._path, record.dumps(), version))
         if lease is None:
             self.holder = LeaseRecord.loads(found.data, f"{self._objects.url}/{self._path}").owner

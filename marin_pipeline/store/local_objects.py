@@ -33,7 +33,7 @@ class LocalObjects(ObjectStore):
         where = f"{self.url}/{path}"
         try:
             data = _read(where)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
             raise explain_os_error(error, where, "read") from error

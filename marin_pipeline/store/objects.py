@@ -13,9 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from marin_pipeline.core.errors import StoreError, UsageError
+
+T = TypeVar("T")
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that say that there is no room."""
@@ -138,23 +140,44 @@ def put(objects: ObjectStore, path: str, data: bytes) -> Found:
     store that does not answer is asked again for some seconds: what was made must not be lost for that.
 
     Raises:
-        NoAnswer: when the store does not answer at all.
+        NoAnswer: when the store does not answer at all: the object may have been written, or be written yet.
         StoreError: when the object was not written, or the store contradicts itself.
     """
-    waits = iter(WAITS)
+    waits, silence = iter(WAITS), None
     while True:
         try:
             version = objects.create(path, data)
             found = objects.read(path) if version is None else Found(data, version)
+        except NoAnswer as error:
+            silence, wait = error, next(waits, None)
+            if wait is None:
+                raise
+            time.sleep(wait)
+            continue
+        except StoreError as error:
+            if silence is None:
+                raise
+            raise NoAnswer(f"{error} (and whether it was written before is not known: {silence})") from error
+        if found is None:
+            raise StoreError(f"{objects.url}/{path}: is there and is not; the store contradicts itself, run again")
+        return found
+
+
+def answered(call: Callable[[], T]) -> T:
+    """What a call returns that only reads; a store that does not answer is asked again for some seconds.
+
+    Raises:
+        NoAnswer: when it does not answer at all.
+    """
+    waits = iter(WAITS)
+    while True:
+        try:
+            return call()
         except NoAnswer:
             wait = next(waits, None)
             if wait is None:
                 raise
             time.sleep(wait)
-            continue
-        if found is None:
-            raise StoreError(f"{objects.url}/{path}: is there and is not; the store contradicts itself, run again")
-        return found
 
 
 def together(objects: ObjectStore, *calls: Callable[[], Any]) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,3 +21,12 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     found = Scene(tmp_path)
     yield found
     found.close()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for a store that does not answer, and scratch lies in memory where that is a folder."""
+    monkeypatch.setattr("marin_pipeline.store.objects.WAITS", (0, 0, 0))
+    monkeypatch.setattr("marin_pipeline.run.scheduler.PATIENCE", (0, 0, 0, 0))
+    if os.access("/dev/shm", os.W_OK):
+        monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")

@@ -72,6 +72,20 @@ def test_the_second_commit_of_a_number_loses_and_a_difference_is_recorded(object
     assert objects.read(layout.divergence(ID, KEY, "three")) is not None
 
 
+def test_a_divergence_is_recorded_though_the_store_does_not_answer_at_once(
+    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marin_pipeline.store.objects.WAITS", (0, 0))
+    publish_commit(objects, ID, KEY, COMMIT)
+    other = replace(COMMIT, attempt="two", output="x" * 64)
+    for fault in ("before", "after"):
+        faulty = FaultyObjects(objects, nth("create", "divergences/two.json", fault))
+        assert publish_commit(faulty, ID, KEY, other) == (COMMIT, False)
+        assert faulty.faults
+        assert objects.names(f"{layout.step(ID, KEY)}/divergences") == ["two.json"]
+        objects.delete(f"{layout.step(ID, KEY)}/divergences")
+
+
 @pytest.mark.parametrize("fault", ["after", "denied after"])
 def test_a_commit_whose_reply_was_lost_is_ours(objects: ObjectStore, fault: str) -> None:
     faulty = FaultyObjects(objects, nth("create", "commits/1.json", fault))  # pyright: ignore[reportArgumentType]

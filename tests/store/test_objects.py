@@ -1,4 +1,4 @@
-"""What every object store promises: one suite over local files and memory."""
+"""Each object store keeps what all of them promise; and what is a store's own."""
 
 from __future__ import annotations
 
@@ -8,80 +8,29 @@ from pathlib import Path
 import pytest
 
 from marin_pipeline.core.errors import StoreError, UsageError
-from marin_pipeline.store.objects import ObjectStore, open_objects, put
+from marin_pipeline.store.objects import ObjectStore, open_objects
+from tests.faults.faulty_objects import FaultyObjects
+from tests.store.conformance import Conformance
 
 
-@pytest.fixture(params=["local", "memory"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return open_objects(str(tmp_path / "prefix") if request.param == "local" else f"memory://{uuid.uuid4().hex}")
+class TestLocalFiles(Conformance):
+    @pytest.fixture
+    def objects(self, tmp_path: Path) -> ObjectStore:
+        return open_objects(str(tmp_path / "prefix"))
 
 
-def test_an_object_that_is_not_there_reads_as_none(objects: ObjectStore) -> None:
-    assert objects.read("a/b.json") is None
-    assert objects.list("a") == []
-    assert objects.names("a") == []
+class TestMemory(Conformance):
+    @pytest.fixture
+    def objects(self) -> ObjectStore:
+        return open_objects(f"memory://{uuid.uuid4().hex}")
 
 
-def test_create_writes_once_and_never_again(objects: ObjectStore) -> None:
-    assert objects.create("a/b.json", b"first")
-    assert not objects.create("a/b.json", b"second")
-    found = objects.read("a/b.json")
-    assert found is not None
-    assert found.data == b"first"
+class TestFaultyWithoutFaults(Conformance):
+    """What the tests put between the engine and a store changes nothing but by its faults."""
 
-
-def test_swap_replaces_only_the_version_that_was_seen(objects: ObjectStore) -> None:
-    objects.create("lease.json", b"one")
-    seen = objects.read("lease.json")
-    assert seen is not None
-    assert objects.swap("lease.json", b"two", seen.version)
-    assert not objects.swap("lease.json", b"three", seen.version)
-    now = objects.read("lease.json")
-    assert now is not None
-    assert now.data == b"two"
-    assert now.version != seen.version
-
-
-def test_swap_of_an_object_that_is_not_there_writes_nothing(objects: ObjectStore) -> None:
-    assert not objects.swap("nowhere/lease.json", b"x", "1")
-    assert objects.read("nowhere/lease.json") is None
-
-
-def test_list_has_all_objects_below_a_folder_with_their_sizes(objects: ObjectStore) -> None:
-    for path, data in (("a/z.txt", b"12"), ("a/b/c.txt", b"1"), ("ab/d.txt", b"")):
-        objects.create(path, data)
-    assert [(info.path, info.size) for info in objects.list("a")] == [("a/b/c.txt", 1), ("a/z.txt", 2)]
-    assert objects.names("a") == ["b", "z.txt"]
-
-
-def test_delete_removes_an_object_or_a_folder_and_nothing_else(objects: ObjectStore) -> None:
-    for path in ("a/b/c", "a/b/d", "a/bc"):
-        objects.create(path, b"x")
-    objects.delete("a/b")
-    objects.delete("a/not there")
-    assert [info.path for info in objects.list("a")] == ["a/bc"]
-    objects.delete("a/bc")
-    assert objects.read("a/bc") is None
-
-
-def test_published_files_are_objects_with_the_same_bytes(objects: ObjectStore) -> None:
-    folder = objects.folder("attempts/1/out")
-    (folder / "deep").mkdir()
-    (folder / "deep" / "odd name \n'\".txt").write_bytes(b"\x00\xff")
-    objects.publish(folder, "attempts/1/out")
-    (info,) = objects.list("attempts/1/out")
-    assert info.path == "attempts/1/out/deep/odd name \n'\".txt"
-    assert objects.local(info.path).read_bytes() == b"\x00\xff"
-
-
-def test_a_local_file_of_a_missing_object_is_refused(objects: ObjectStore) -> None:
-    with pytest.raises(FileNotFoundError):
-        objects.local("nothing")
-
-
-def test_put_tells_who_was_first(objects: ObjectStore) -> None:
-    assert put(objects, "a", b"mine").data == b"mine"
-    assert put(objects, "a", b"theirs").data == b"mine"
+    @pytest.fixture
+    def objects(self, tmp_path: Path) -> ObjectStore:
+        return FaultyObjects(open_objects(str(tmp_path / "prefix")), lambda operation, path: None)
 
 
 def test_two_memory_stores_of_one_name_are_the_same() -> None:

@@ -27,7 +27,7 @@ from marin_pipeline.run.channel import Channel
 from marin_pipeline.run.task import Task
 
 SHARD_TRIES = 3
-"""How often a shard is started whose worker is lost."""
+"""How often a shard is started whose worker is lost; one that was preempted does not count."""
 
 _WATCH = 'while read -r line; do groups=$line; done; for group in $groups; do kill -s KILL -- "-$group"; done'
 """Reads the process groups of the workers, of which the last line counts, and ends them when the driver is gone without
@@ -243,7 +243,7 @@ class LocalBackend:
         failed = _why_lost(process)
         if task.kind == "shard":
             shard = self._shards_running.pop(task.task)
-            shard.tries += 1
+            shard.tries += failed.kind != "preempted"
             if not shard.wanted:
                 return
             if failed.again and shard.tries < SHARD_TRIES:
@@ -329,5 +329,7 @@ def _why_lost(process: _Process) -> Failed:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
+    if -code == signal.SIGTERM:  # what a machine that is taken away sends to its processes
+        return Failed("preempted", "its worker process was ended by SIGTERM", "", again=True)
     hint = "; if nobody killed it, the machine may have run out of memory" if -code == signal.SIGKILL else ""
     return Failed("infrastructure", f"its worker process was lost (killed by {name}{hint})", "", again=True)

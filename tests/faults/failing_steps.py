@@ -1,0 +1,48 @@
+"""A step whose attempts fail in given ways, one after the other, before one succeeds. How often it was tried is noted
+in the folder `$MARIN_TEST_COUNTS`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from marin_pipeline import Context, Runtime, ShardContext, step
+from marin_pipeline.store.objects import NoAnswer
+
+
+def _fail_next(ways: list[str], name: str) -> None:
+    counts = Path(os.environ["MARIN_TEST_COUNTS"]) / name
+    tries = len(counts.read_text()) if counts.exists() else 0
+    counts.write_text("x" * (tries + 1))
+    way = ways[tries] if tries < len(ways) else ""
+    if way == "user":
+        raise ValueError("the step's own")
+    if way == "memory":
+        raise MemoryError
+    if way == "silent":
+        raise NoAnswer("store: does not answer")
+    if way == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if way == "preempted":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@step
+def tries(ctx: Context, seed: int, ways: Runtime[list[str]]) -> int:
+    (ctx.out / "half").write_text("half")
+    (ctx.out / "more").mkdir()
+    _fail_next(ways, "tries")
+    (ctx.out / "half").write_text("whole")
+    return seed
+
+
+def _shard(shard: ShardContext, item: int, ways: Runtime[list[str]]) -> int:
+    _fail_next(ways, "shard")
+    return item
+
+
+@step
+def maps(ctx: Context, seed: int, ways: Runtime[list[str]]) -> list[int]:
+    return [result.value for result in ctx.map(_shard, [seed], ways=ways)]

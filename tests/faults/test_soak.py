@@ -1,0 +1,120 @@
+"""Random faults at every call, by many seeds: whatever fails meanwhile, nothing half-done is believed, and when the
+faults have ended a rerun makes the bytes of a run that nothing disturbed.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from marin_pipeline.core.errors import MarinError
+from marin_pipeline.core.graph import Graph
+from marin_pipeline.run.plan import Policy
+from marin_pipeline.store.local_objects import LocalObjects
+from marin_pipeline.store.memory_objects import MemoryObjects
+from marin_pipeline.store.objects import ObjectStore
+from tests.faults.faulty_objects import TRANSIENT, Fault, FaultyObjects, outages, sometimes
+from tests.faults.small_steps import OUTER, wide
+from tests.faults.truth import Truth, check
+from tests.faults.turns import Driver
+
+GRAPH = Graph(wide())
+FORCED = Policy(force=frozenset(key for key, node in GRAPH.nodes.items() if node.name == "outer"))
+
+KINDS: tuple[tuple[Fault, ...], ...] = (TRANSIENT, TRANSIENT, ("before", "after", "full"), ("torn", "zeroed", "before"))
+
+
+@contextmanager
+def local() -> Iterator[ObjectStore]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield LocalObjects(Path(folder))
+
+
+@contextmanager
+def parallel() -> Iterator[ObjectStore]:
+    """A store whose calls are worth making at the same time."""
+    with local() as objects:
+        objects.parallel = 8
+        yield objects
+
+
+@contextmanager
+def memory() -> Iterator[ObjectStore]:
+    yield MemoryObjects("memory://soak")
+
+
+def digests(truth: Truth) -> dict[str, str]:
+    return {key: commit.output for (_, key), commit in truth.current.items()}
+
+
+def disturbed(objects: ObjectStore, seed: int, policy: Policy) -> tuple[bool, Counter[Fault]]:
+    """A run under faults; whether it came out well, and what went wrong."""
+    chance = random.Random(seed)
+    if chance.random() < 0.5:
+        rule = sometimes(seed, chance.choice((0.02, 0.05, 0.15, 0.3)), chance.choice(KINDS))
+    else:
+        rule = outages(seed, chance.choice((0.02, 0.05)))
+    faulty = FaultyObjects(objects, rule)
+    try:
+        # In most seeds the first look is spared, or few runs would come to do anything.
+        seen = objects if chance.random() < 0.7 else faulty
+        ok = Driver(GRAPH, faulty, seen=seen, policy=policy).run()
+    except MarinError:
+        ok = False  # it could not even look; anything else is an error of ours
+    if chance.random() < 0.5:
+        faulty.settle()
+    return ok, faulty.counts
+
+
+@pytest.mark.parametrize(
+    ("store", "seeds"),
+    [
+        pytest.param(memory, range(150), id="memory"),
+        pytest.param(local, range(1000, 1050), id="local"),
+        pytest.param(parallel, range(2000, 2050), id="parallel"),
+        pytest.param(memory, range(10_000, 12_000), id="memory for long", marks=pytest.mark.slow),
+        pytest.param(parallel, range(20_000, 20_500), id="parallel for long", marks=pytest.mark.slow),
+    ],
+)
+def test_whatever_fails_the_rerun_makes_the_bytes_of_an_undisturbed_run(
+    quick: None, monkeypatch: pytest.MonkeyPatch, store: Callable[[], AbstractContextManager[ObjectStore]], seeds: range
+) -> None:
+    undisturbed: dict[str, dict[str, str]] = {}
+    for value in ("1", "2"):
+        monkeypatch.setenv(OUTER, value)
+        with memory() as objects:
+            assert Driver(GRAPH, objects).run()
+            undisturbed[value] = digests(check(objects))
+    assert len(undisturbed["1"]) == len(GRAPH.nodes)
+    assert undisturbed["1"] != undisturbed["2"]
+    happened: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            with store() as objects:
+                monkeypatch.setenv(OUTER, "1")
+                policy = Policy()
+                if seed % 3 == 0:
+                    assert Driver(GRAPH, objects).run()
+                    monkeypatch.setenv(OUTER, "2")
+                    policy = FORCED
+                for run in range(2):
+                    ok, faults = disturbed(objects, 10 * seed + run, policy)
+                    check(objects)
+                    happened += Counter(faults)
+                    happened["went well"] += ok and bool(faults)
+                    happened["failed"] += not ok
+                last = Driver(GRAPH, objects, policy=policy)
+                assert last.run(), last.failures
+                assert digests(check(objects)) == undisturbed["2" if policy is FORCED else "1"]
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+    print(f"{len(seeds)} seeds: {dict(happened)}")
+    for kind in (*TRANSIENT, "full", "torn", "zeroed", "went well", "failed"):
+        assert happened[kind] > 0, (kind, happened)
