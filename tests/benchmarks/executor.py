@@ -52,7 +52,7 @@ Run = dict[str, float]
 """`seconds`, `cpu_seconds` and `rss_mib` of one process with all its children."""
 
 HAMILTON = """
-import json, os, sys
+import os, sys
 os.environ["HAMILTON_TELEMETRY_ENABLED"] = "false"
 sys.path.insert(0, os.getcwd())
 from hamilton import driver
@@ -61,9 +61,6 @@ if __name__ == "__main__":
     os.makedirs("out", exist_ok=True)
     built = driver.Builder().with_modules(nodes).with_cache(path="cache").build()
     built.execute(nodes.LAST)
-    events = built.cache.logs(built.cache.last_run_id, level="debug")
-    kinds = [[event.event_type.name for event in each] for each in events.values()]
-    print(json.dumps({"ran": sum("EXECUTE_NODE" in each for each in kinds)}))
 """
 
 LOOP = """
@@ -92,7 +89,11 @@ def measured(program: Sequence[str], folder: Path, limit: float | None = None) -
     """
     with tempfile.TemporaryFile("w+") as out:
         started = time.monotonic()
-        process = subprocess.Popen([sys.executable, *program], stdout=out, cwd=folder, start_new_session=True)
+        # As for everybody: bytecode is kept. Where it is not, as some build machines ask, each start compiles anew.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        process = subprocess.Popen(
+            [sys.executable, *program], stdout=out, cwd=folder, env=environment, start_new_session=True
+        )
         peak = 0
         while (ended := os.wait4(process.pid, os.WNOHANG))[0] == 0:
             peak = max(peak, resident(process.pid))
@@ -181,15 +182,20 @@ class Ours:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
+        self._made: dict[str, Path] = {}
+        """Where each step's file lies; each attempt has a folder of its own."""
 
     def run(self, salt: str = "0") -> tuple[Run, set[str]]:
         """Run it, with the changed step's salt as an override; the cost, and the names of the steps that ran."""
         override = [] if salt == "0" else [f"n-{CHANGED[0]:02d}-{CHANGED[1]:03d}.salt={salt}"]
-        program = [str(HERE / "layered.py"), "--prefix", str(self.folder / "store"), "--json", *override]
-        cost, printed = measured(program, self.folder)
-        steps = json.loads(printed.splitlines()[-1])["steps"]
-        check("layered.py", {step["name"]: Path(step["path"]) / "text.txt" for step in steps}, salt)
-        return cost, {step["name"] for step in steps if step["status"] != "cached"}
+        program = [str(HERE / "layered.py"), "--prefix", str(self.folder / "store"), *override]
+        cost, _ = measured([*program, "-q"], self.folder)
+        steps = json.loads(measured([*program, "--json"], self.folder)[1].splitlines()[-1])["steps"]
+        if again := [step["name"] for step in steps if step["status"] != "cached"]:
+            raise SystemExit(f"layered.py: {len(again)} steps were left to run after a run, {again[0]} among them")
+        before, self._made = self._made, {step["name"]: Path(step["path"]) / "text.txt" for step in steps}
+        check("layered.py", self._made, salt)
+        return cost, {name for name, file in self._made.items() if before.get(name) != file}
 
 
 class Hamilton:
@@ -222,9 +228,11 @@ class Hamilton:
         """Run it, with the changed node's salt in its source; the cost, and how many nodes ran."""
         if salt != self._salt:
             self._write(salt)
-        cost, printed = measured(["program.py"], self.folder)
-        check("Hamilton", {name: self.folder / "out" / name for name, _, _ in graph()}, salt)
-        return cost, json.loads(printed.splitlines()[-1])["ran"]
+        written = {name: self.folder / "out" / name for name, _, _ in graph()}
+        before = {name: file.stat().st_mtime_ns if file.exists() else 0 for name, file in written.items()}
+        cost, _ = measured(["program.py"], self.folder)
+        check("Hamilton", written, salt)
+        return cost, sum(file.stat().st_mtime_ns != before[name] for name, file in written.items())
 
 
 def median(runs: Sequence[Run]) -> Run:
