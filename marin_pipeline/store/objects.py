@@ -61,7 +61,7 @@ class ObjectStore(ABC):
     shared: bool
     """Whether other processes see the same objects."""
 
-    parallel: int = 64
+    parallel: int = 128
     """Calls that are worth making at the same time: one where a call takes no longer than handing it to a thread."""
 
     @abstractmethod
