@@ -105,11 +105,18 @@ def digest(tree: Tree) -> str:
 
 
 _ATOMS = frozenset({type(None), bool, int, float, str})
+_leaf_kinds: set[type] = set(_ATOMS)
 
 
 def is_leaf(value: object) -> bool:
     """Whether nothing is inside a value, told at once for the commonest kinds."""
-    return type(value) in _ATOMS or isinstance(value, Reference)
+    kind = type(value)
+    if kind in _leaf_kinds:
+        return True
+    if issubclass(kind, Reference):  # asked once a class: abstract ones take their time
+        _leaf_kinds.add(kind)
+        return True
+    return False
 
 
 def is_sequence(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
@@ -189,7 +196,7 @@ def encode(value: Any, path: str, form: Form = SPEC) -> Tree:
 def _encode(value: Any, path: str, form: Form) -> Tree:
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, Reference):
+    if type(value) not in _ATOMS and isinstance(value, Reference):
         return form.reference(value, path)
     if isinstance(value, enum.Enum):
         return _encode_enum(value, path)
