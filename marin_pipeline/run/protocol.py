@@ -15,6 +15,7 @@ from functools import partial
 from marin_pipeline.core.errors import MarinError, StoreError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.run.chains import enter_chain
+from marin_pipeline.run.task import write_call
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, InputRecord, Look, look_again, publish_commit, write_spec
 from marin_pipeline.store.lease import Lease, Waiting
@@ -94,6 +95,7 @@ def adopt(
             attempt=attempt,
             fence=lease.fence,
             inputs=inputs,
+            arguments=write_call(node.declaration.arguments),
             resolved=claimed.resolved,
             started=at,
             finished=at,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from marin_pipeline import Artifact, load
+from marin_pipeline.core.key import artifact_keys
 from marin_pipeline.store.commit import Commit, look
 from tests.conftest import Program
 from tests.run.sample_steps import add, number, times, words
@@ -92,6 +93,7 @@ def test_an_adopted_output_says_where_it_came_from_and_is_read_like_any_other(be
     assert (taken.adopted_from.key, taken.adopted_from.number) == (FIRST.key, 1)
     assert (taken.output, taken.manifest) == (source.output, source.manifest)
     assert taken.inputs != source.inputs
+    assert artifact_keys(taken.arguments) == {times(count=words(text="a b")).key}
     assert load(SECOND.key[:12], prefix=str(bench.prefix)).value == 2
     assert bench.statuses(SECOND) == {"words": "cached", "times": "cached", "second": "cached"}
 
