@@ -31,6 +31,7 @@ R = TypeVar("R")
 Exactness = Literal["bitwise", "logical", "tolerance"]
 """What a second run must equal: all bytes; the logical digest that the value carries; metrics within bounds."""
 
+_LIKE_A_KEY = re.compile(r"[0-9a-f]{16}")
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
@@ -105,6 +106,16 @@ class Step(Generic[P, R]):
         ]
 
     def _identity(self, given: str | None) -> str:
+        id = self._id(given)
+        lost = [part for part in id.split("/") if _LIKE_A_KEY.fullmatch(part)]
+        if lost:
+            raise DeclarationError(
+                f"{self.where}: its id would be {id}, whose part {lost[0]!r} looks like the folder of a key: stores "
+                "could not be read; rename it, or give the step a version and an id of its own"
+            )
+        return id
+
+    def _id(self, given: str | None) -> str:
         if self.version is None:
             if given is not None:
                 raise DeclarationError(

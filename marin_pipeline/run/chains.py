@@ -66,7 +66,7 @@ def nearest_state(objects: ObjectStore, declaration: Declaration, task: Task) ->
 
 def _is_of_its_code(objects: ObjectStore, commit: Commit, declaration: Declaration, key: str, task: Task) -> bool:
     """Whether a committed state was made by the code that runs now, or by one that counts as equal."""
-    if commit.code == task.code or is_accepted(objects, task.id, key, task.code):
+    if commit.code == task.code or is_accepted(objects, task.id, key, commit.number, task.code):
         return True
     present = code_of(declaration.step, declaration.arguments)
     pieces = {piece.name: piece.digest for piece in present.pieces}

@@ -258,6 +258,6 @@ def with_accepted(objects: ObjectStore, node: Node, look: Look) -> Look:
     declaration = node.declaration
     code = declaration.code.digest
     is_equal = vouched(declaration.step, look.commit.pieces, pieces_of(node))
-    if is_equal or is_accepted(objects, node.id, node.key, code):
+    if is_equal or is_accepted(objects, node.id, node.key, look.number, code):
         return replace(look, accepted=look.accepted | {code[:16]})
     return look

@@ -95,4 +95,5 @@ class Attempt:
             finished=now(),
             seconds=round(finished.seconds, 3),
             bytes=finished.bytes,
+            key=self.node.key,
         )

@@ -82,7 +82,7 @@ def adopt(
     if lease is None or entry is None or entry.key == node.key:
         return None
     with suppress(StoreError):  # then it is made again
-        found = adoptable(objects, entry, node.id, node.declaration.code.digest)
+        found = adoptable(objects, entry, node.id, node.declaration.code.digest, claimed.resolved)
         if found is None:
             return None
         commit, source = found
@@ -99,6 +99,7 @@ def adopt(
             resolved=claimed.resolved,
             started=at,
             finished=at,
+            key=node.key,
             adopted_from=source,
         )
         winner, _ = publish(objects, node, claimed, taken)

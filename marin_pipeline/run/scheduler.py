@@ -190,7 +190,7 @@ class Scheduler:
 
     def _settle_drifted(self, node: Node, found: Look, reasons: tuple[Reason, ...]) -> None:
         if self._policy.code == "accept":
-            accept(self._objects, node.id, node.key, node.declaration.code.digest, self._reason, now())
+            accept(self._objects, node.id, node.key, found.number, node.declaration.code.digest, self._reason, now())
             self._notify(Notice("drift", node, f"accepted: {self._reason or 'no reason given'}"))
             self._settle(node, Settled("cached", found.commit))
             return

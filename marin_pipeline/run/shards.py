@@ -203,6 +203,8 @@ def read_shard(objects: ObjectStore, key: str, annotation: Any, *, taken: bool =
         return None
     try:
         tree = unseal(found.data)
+        if tree.get("key", key) != key:
+            raise ValueError(f"it is that of the shard {tree['key'][:8]}")
         manifest = Manifest(tuple(Entry(**entry) for entry in tree["files"]))
         return StoredShard(objects, key, manifest, tree["value"], annotation)
     except (ValueError, KeyError, TypeError) as error:
@@ -245,7 +247,8 @@ def run_shard(
                 reference.refuse_changed()
         value = check(returned, hints.get("return", Any), what)
         manifest = build_manifest(objects, folder, path, {})
-        data = seal({"attempt": task.attempt, "value": encode(value, what), "files": manifest.tree()["files"]})
+        record_of = {"key": task.key, "attempt": task.attempt}
+        data = seal({**record_of, "value": encode(value, what), "files": manifest.tree()["files"]})
         ours = put(objects, record, data).data == data
     except NoAnswer:
         raise  # the record may be there, or come yet: then the files are what it speaks of

@@ -77,6 +77,8 @@ class Commit:
     seconds: float
     bytes: int
     """Of all files."""
+    key: str = ""
+    """Whose output it is: a commit that lies under another key is damage. Empty in those of an earlier version."""
     adopted_from: Source | None = None
     """Where the output was taken from, when an equal result was there already; it falls with that commit."""
 
@@ -103,6 +105,7 @@ class Commit:
         try:
             tree = unseal(data)
             tree["inputs"] = {role: InputRecord(**record) for role, record in tree["inputs"].items()}
+            tree.setdefault("key", "")
             source = tree.get("adopted_from")
             tree["adopted_from"] = None if source is None else Source(**source)
             if tree.keys() != cls.__dataclass_fields__.keys():
@@ -195,7 +198,14 @@ def read_commit(objects: ObjectStore, id: str, key: str, number: int) -> Commit 
     """One commit by its number."""
     path = layout.commit(id, key, number)
     found = objects.read(path)
-    return None if found is None else Commit.loads(found.data, f"{objects.url}/{path}")
+    return None if found is None else _loaded(found.data, f"{objects.url}/{path}", key)
+
+
+def _loaded(data: bytes, where: str, key: str) -> Commit:
+    commit = Commit.loads(data, where)
+    if commit.key and not commit.key.startswith(key):  # who reads a store from its listing knows 16 digits
+        raise CorruptOutput(f"{where}: is the commit of {commit.key[:8]}; `--force` the step to make its own again")
+    return commit
 
 
 def look(objects: ObjectStore, id: str, key: str) -> Look:
@@ -216,14 +226,16 @@ def look_again(objects: ObjectStore, id: str, key: str, before: Look) -> Look:
         ended = _read_invalidation(objects, id, key, number)
         if ended is None:
             where = f"{objects.url}/{layout.commit(id, key, number)}"
-            return _current(objects, number, invalidation, found.data, where)
+            return _current(objects, key, number, invalidation, found.data, where)
         number, invalidation = number + 1, ended
     return Look(number, None, invalidation, None)
 
 
-def _current(objects: ObjectStore, number: int, invalidation: Invalidation | None, data: bytes, where: str) -> Look:
+def _current(
+    objects: ObjectStore, key: str, number: int, invalidation: Invalidation | None, data: bytes, where: str
+) -> Look:
     try:
-        commit = Commit.loads(data, where)
+        commit = _loaded(data, where, key)
     except CorruptOutput as error:
         return Look(number, None, invalidation, None, damage=str(error))
     source = commit.adopted_from
@@ -241,14 +253,15 @@ def look_many(objects: ObjectStore, keys: Iterable[tuple[str, str]]) -> dict[str
     return {key: each for (_, key), each in zip(wanted, found, strict=True)}
 
 
-def is_accepted(objects: ObjectStore, id: str, key: str, code: str) -> bool:
-    """Whether a person said that the committed output counts as made by the code with this digest."""
-    return objects.read(layout.accepted(id, key, code)) is not None
+def is_accepted(objects: ObjectStore, id: str, key: str, number: int, code: str) -> bool:
+    """Whether a person said that the output of this commit counts as made by the code with this digest."""
+    return objects.read(layout.accepted(id, key, number, code)) is not None
 
 
-def accept(objects: ObjectStore, id: str, key: str, code: str, reason: str, at: str) -> None:
-    """Record that the committed output counts as made by the code with this digest."""
-    put(objects, layout.accepted(id, key, code), dumps({"code": code, "reason": reason, "at": at}))
+def accept(objects: ObjectStore, id: str, key: str, number: int, code: str, reason: str, at: str) -> None:
+    """Record that the output of this commit, and of no later one, counts as made by the code with this digest."""
+    record = {"number": number, "code": code, "reason": reason, "at": at}
+    put(objects, layout.accepted(id, key, number, code), dumps(record))
 
 
 def invalidate(objects: ObjectStore, id: str, key: str, number: int, record: Invalidation) -> None:
@@ -282,7 +295,7 @@ def publish_commit(objects: ObjectStore, id: str, key: str, commit: Commit) -> t
         The commit that counts, and whether it is ours. When another's differs from ours, a divergence is recorded.
     """
     path = layout.commit(id, key, commit.number)
-    winner = Commit.loads(put(objects, path, commit.dumps()).data, f"{objects.url}/{path}")
+    winner = _loaded(put(objects, path, commit.dumps()).data, f"{objects.url}/{path}", key)
     if winner.attempt == commit.attempt:
         return winner, True
     if winner.output != commit.output:

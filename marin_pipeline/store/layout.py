@@ -53,9 +53,9 @@ def failure(id: str, key: str, attempt: str) -> str:
     return f"{step(id, key)}/failures/{attempt}.json"
 
 
-def accepted(id: str, key: str, code: str) -> str:
-    """Drift that a person accepted: the committed output counts as made by the code with this digest."""
-    return f"{step(id, key)}/accepted/{code[:SHORT]}.json"
+def accepted(id: str, key: str, number: int, code: str) -> str:
+    """Drift that a person accepted: the output of this commit counts as made by the code with this digest."""
+    return f"{step(id, key)}/accepted/{number}-{code[:SHORT]}.json"
 
 
 def work(id: str, key: str, code: str, number: int, read: str) -> str:

@@ -71,12 +71,14 @@ def enter(objects: ObjectStore, resolved: str, id: str, key: str, number: int, i
         objects.swap(layout.resolved(resolved), data, instead.version)
 
 
-def adoptable(objects: ObjectStore, entry: Entry, id: str, code: str) -> tuple[Commit, Source] | None:
-    """The commit that an entry names and where its bytes lie, when it is current and of the same step and code."""
+def adoptable(objects: ObjectStore, entry: Entry, id: str, code: str, resolved: str) -> tuple[Commit, Source] | None:
+    """The commit that an entry names and where its bytes lie, when it is current and of the same step, code and
+    contents (`resolved`): the entry alone is not believed.
+    """
     if entry.id != id:
         return None
     found = look_again(objects, entry.id, entry.key, Look(entry.number, None, None, None))
     commit = found.commit
-    if commit is None or commit.number != entry.number or commit.code != code:
+    if commit is None or commit.number != entry.number or (commit.code, commit.resolved) != (code, resolved):
         return None
     return commit, commit.adopted_from or Source(entry.id, entry.key, commit.number, commit.attempt)

@@ -568,3 +568,13 @@ def test_the_strings_of_a_step_tell_what_it_is() -> None:
     assert repr(multiply(count_words("a"))).startswith("<artifact multiply ")
     assert multiply.__doc__ is None
     assert fit.id == "marin_pipeline/fit/adam"
+
+
+def test_an_id_with_a_part_that_looks_like_a_key_is_refused() -> None:
+    """Everything that reads a store from its listing tells keys from ids by that."""
+    with pytest.raises(DeclarationError, match="whose part '0123456789abcdef' looks like the folder of a key"):
+        step(version=1, id="sweeps/0123456789abcdef")(_typed)
+
+
+def _typed(ctx: Context, x: int) -> int:
+    return x

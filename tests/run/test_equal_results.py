@@ -11,7 +11,7 @@ from marin_pipeline.core.key import artifact_keys
 from marin_pipeline.store.commit import Commit, look
 from tests.conftest import Program
 from tests.run.sample_steps import add, number, times, words
-from tests.run.sessions import Bench, outcomes, step_folder
+from tests.run.sessions import Bench, outcomes, step_folder, value
 
 REFACTORED = """
 from marin_pipeline import Artifact, Context, main, step
@@ -152,3 +152,17 @@ def test_a_source_whose_manifest_is_gone_is_not_adopted(inline: Bench) -> None:
     for file in step_folder(inline, FIRST).glob("attempts/*/manifest.json"):
         file.unlink()
     assert outcomes(inline.run(SECOND))["second"] == "done"
+
+
+def test_an_entry_that_names_another_result_is_not_believed(inline: Bench) -> None:
+    """As after a restore that mixed up files: what it names must itself say that it was made from these contents."""
+    other = add(numbers=[number(value=3)]).named("other")
+    inline.run([FIRST, other])
+    first, second = (commit_of(inline, each).resolved for each in (FIRST, other))
+    paths = [inline.prefix / "resolved" / digest[:2] / digest for digest in (first, second)]
+    kept = [path.read_bytes() for path in paths]
+    for path, data in zip(paths, reversed(kept), strict=True):
+        path.write_bytes(data)
+    result = inline.run(SECOND)
+    assert outcomes(result)["second"] == "done"
+    assert value(result, "second") == 2

@@ -200,3 +200,20 @@ def test_drift_that_is_rerun_makes_a_new_commit(versioned: tuple[Program, Path],
     assert {name: step["status"] for name, step in ran.summary.items()} == {"make": "done", "use": "cached"}
     (commits,) = (tmp_path / "store").glob("steps/sample/make/*/commits")
     assert sorted(file.name for file in commits.iterdir()) == ["1.json", "2.json"]
+
+
+def test_drift_that_was_accepted_of_one_output_is_not_accepted_of_the_next(
+    versioned: tuple[Program, Path], tmp_path: Path
+) -> None:
+    program, file = versioned
+
+    def run(factor: int, *options: str) -> Any:
+        file.write_text(VERSIONED.replace("size * 2", f"size * {factor}"))
+        return program(file, *options)
+
+    assert run(2).code == 0
+    assert run(3, "--code", "accept", "--reason", "the same for us").code == 0
+    assert "cached" in run(3, "plan").out
+    assert run(5, "--code", "rerun").code == 0
+    plan = run(3, "plan", "--json")
+    assert {event["name"]: event["status"] for event in plan.events}["make"] == "drift"

@@ -157,10 +157,11 @@ def test_another_spec_under_the_same_key_is_refused_with_a_remedy(objects: Objec
 
 
 def test_accepted_drift_holds_for_its_code_only(objects: ObjectStore) -> None:
-    accept(objects, ID, KEY, "c" * 64, "a comment moved", "now")
-    accept(objects, ID, KEY, "c" * 64, "again", "now")
-    assert is_accepted(objects, ID, KEY, "c" * 64)
-    assert not is_accepted(objects, ID, KEY, "d" * 64)
+    accept(objects, ID, KEY, 1, "c" * 64, "a comment moved", "now")
+    accept(objects, ID, KEY, 1, "c" * 64, "again", "now")
+    assert is_accepted(objects, ID, KEY, 1, "c" * 64)
+    assert not is_accepted(objects, ID, KEY, 1, "d" * 64)
+    assert not is_accepted(objects, ID, KEY, 2, "c" * 64), "what was accepted of one output holds for no other"
 
 
 def test_one_batch_looks_as_many_single_looks(objects: ObjectStore) -> None:
@@ -169,3 +170,13 @@ def test_one_batch_looks_as_many_single_looks(objects: ObjectStore) -> None:
         publish_commit(objects, id, key, COMMIT)
     found = look_many(objects, keys)
     assert found == {key: look(objects, id, key) for id, key in keys}
+
+
+def test_a_commit_under_another_key_is_damage(objects: ObjectStore) -> None:
+    other = "cd" * 32
+    publish_commit(objects, ID, KEY, replace(COMMIT, key=KEY))
+    found = objects.read(layout.commit(ID, KEY, 1))
+    assert found is not None
+    objects.create(layout.commit(ID, other, 1), found.data)
+    assert look(objects, ID, KEY).commit is not None
+    assert "is the commit of abababab" in look(objects, ID, other).damage
