@@ -23,6 +23,8 @@ class Settled:
     """Why it failed or is blocked."""
     drifted: bool = False
     """The output was made by other code; nothing new is built on it."""
+    stopped: bool = False
+    """It was at work when the run was stopped."""
 
 
 @dataclass(frozen=True)

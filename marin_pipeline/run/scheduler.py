@@ -116,6 +116,11 @@ class Scheduler:
         """Whether the run was asked to stop."""
         return self._stop_asked > 0
 
+    @property
+    def at_work(self) -> list[str]:
+        """Names of the steps that are running now."""
+        return [attempt.node.name for attempt in list(self._attempts.values())]
+
     def interrupt(self) -> None:
         """Ask the run to stop: once, steps save what they can; twice, everything ends at once."""
         self._stop_asked += 1
@@ -147,9 +152,11 @@ class Scheduler:
             for lease in [*given, *(attempt.lease for attempt in self._attempts.values())]:
                 lease.release()
             self._keeper.close()
-        for node in self._graph.nodes.values():
-            if node.key not in self._settled:
-                self._settled[node.key] = Settled("blocked", message="the run was stopped")
+        ended = {attempt.node.key for attempt in self._attempts.values()}
+        for key in self._graph.nodes:
+            if key not in self._settled:
+                message = "stopped at once" if key in ended else "stopped before it began"
+                self._settled[key] = Settled("blocked", message=message, stopped=key in ended)
         return {key: self._settled[key] for key in self._graph.nodes}
 
     def _patience(self) -> float:
@@ -421,7 +428,8 @@ class Scheduler:
         if failed.full and not attempt.silences:  # else it may be committed
             self._clear(attempt)
         if failed.kind == "stopped" or (self._stop_asked and failed.again):
-            self._settle(node, Settled("blocked", message=failed.message))
+            message = failed.message if failed.kind == "stopped" else f"stopped: {failed.message}"
+            self._settle(node, Settled("blocked", message=message, stopped=True))
             return
         failure = Failure(attempt.task.attempt, failed.kind, failed.message, failed.traceback, now())
         try:
