@@ -27,7 +27,7 @@ from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.run.limits import is_held_back
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.pending import Attempt, Ready
-from marin_pipeline.run.plan import Policy, assess, is_drifted
+from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Policy, assess, is_drifted
 from marin_pipeline.run.protocol import Claim, LeaseLost, adopt, claim, publish
 from marin_pipeline.run.task import inputs_read, task_of
 from marin_pipeline.store import layout
@@ -226,10 +226,7 @@ class Scheduler:
             if settled.outcome in ("failed", "blocked"):
                 return f"blocked by {name}"
             if settled.drifted:
-                return (
-                    f"drift: {name} was made by other code than the present one; "
-                    "say --code accept (the change does not matter) or --code rerun"
-                )
+                return f"drift: {name} was made by other code than the present one; say {ACCEPT_OR_RERUN}"
         if self._policy.selected is not None and node.key not in self._policy.selected:
             return "was left out by --only, and has no output yet; run without --only, or run it first"
         if self._fail_fast and self.failures:

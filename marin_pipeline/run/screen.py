@@ -96,7 +96,8 @@ def _planned_lines(plan: Plan, title: str, store: str, verbosity: int) -> list[s
 
 
 def _plan_line(planned: PlannedNode) -> str:
-    reason = f"  {planned.reason}" if planned.reason else ""
+    told = planned.told.removeprefix(f"{planned.status}: ")
+    reason = f"  {told}" if told else ""
     return f"{planned.status:<9}{planned.node.key[:8]}  {planned.node.name}{reason}".rstrip()
 
 
@@ -186,7 +187,7 @@ class LineScreen:
         print(failure_text(notice), file=sys.stderr, flush=True)
 
     def _line(self, verb: str, node: Node, detail: str) -> None:
-        print(f"{verb:<9}{node.key[:8]}  {node.name}  {detail}".rstrip(), file=self._stream, flush=True)
+        print(_event_line(verb, node, detail), file=self._stream, flush=True)
 
     def finished(self, result: RunResult) -> None:
         if self._verbosity >= 0:
@@ -195,6 +196,10 @@ class LineScreen:
 
     def abandon(self) -> None:
         """Nothing is open."""
+
+
+def _event_line(verb: str, node: Node, detail: str) -> str:
+    return f"{verb:<9}{node.key[:8]}  {node.name}  {detail.removeprefix(f'{verb}: ')}".rstrip()
 
 
 def _detail(notice: Notice) -> str:
@@ -311,7 +316,7 @@ class TerminalScreen:
         if notice.verb == "fail":
             self._console.print(failure_text(notice), style="red", highlight=False, soft_wrap=True, markup=False)
         elif notice.verb != "cached" and self._verbosity >= 0:
-            line = f"{notice.verb:<9}{key[:8]}  {notice.node.name}  {_detail(notice)}".rstrip()
+            line = _event_line(notice.verb, notice.node, _detail(notice))
             self._console.print(line, style=_STYLES.get(notice.verb, ""), highlight=False, soft_wrap=True, markup=False)
 
     def abandon(self) -> None:
