@@ -309,7 +309,7 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
     print("\n".join(lines), file=out, flush=True)
     for line in compared.lines(each=parsed.check and not parsed.json, whole=not parsed.check):
         print(line, flush=True)
-    return 3 if parsed.check and (plan.has_work or compared.differences) else 0
+    return 0 if not parsed.check or (compared.is_as_locked and not plan.has_work) else 3
 
 
 def _lock_path() -> Path:
@@ -466,10 +466,11 @@ def _run(
     if result.ok and whole and isinstance(built, Experiment) and built.report is not None:
         built.report(result.artifacts)
     if asked is not None and result.ok:
-        from marin_pipeline.run.lock_file import lock_of
+        from marin_pipeline.run.lock_file import lock_of, overwritten
 
         lock = _lock_path()
+        told = overwritten(lock, asked)
         lock_of(result, asked).write(lock)
         if verbosity >= 0:
-            print(f"lock     {lock.name}")
+            print(f"lock     {lock.name}  {told}".rstrip())
     return result.exit_code

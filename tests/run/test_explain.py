@@ -186,7 +186,7 @@ def test_what_the_same_code_changed_is_told_once_and_no_step_hangs_on_what_is_to
         f"  l{number}/{index}  code changed: layers:node" for number in range(1, 8) for index in range(4)
     ]
     reasons = {line["name"]: line["reason"] for line in program(file, "plan", "--json").events}
-    assert reasons["l7/2"] == "code changed: layers:node; downstream of l6/2; downstream of l6/1"
+    assert reasons["l7/2"] == "code changed: layers:node; downstream of l6/1; downstream of l6/2"
 
 
 def test_a_step_far_below_names_the_roots_and_their_reasons(program: Program, tmp_path: Path) -> None:
