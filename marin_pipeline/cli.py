@@ -304,11 +304,17 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
         trees += compared.trees()
     if parsed.json:
         lines = [json.dumps(tree) for tree in trees]
+    elif parsed.quiet:
+        lines = plan_lines(plan, session.title, session.objects.url, undone=True) if parsed.check else []
     else:
         lines = plan_lines(plan, session.title, session.objects.url, whole=parsed.verbose)
-    print("\n".join(lines), file=out, flush=True)
-    for line in compared.lines(each=parsed.check and not parsed.json, whole=not parsed.check):
-        print(line, flush=True)
+    if not parsed.quiet or parsed.check:
+        lines += [] if parsed.json else compared.lines(each=parsed.check, whole=not parsed.check)
+    for line in lines:
+        print(line, file=out)
+    out.flush()
+    if parsed.json and compared.other:
+        print("\n".join(compared.lines(each=False, whole=False)), flush=True)
     return 0 if not parsed.check or (compared.is_as_locked and not plan.has_work) else 3
 
 

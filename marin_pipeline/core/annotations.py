@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,9 @@ from marin_pipeline.core.marks import plain
 
 UNIONS = (typing.Union, types.UnionType)
 """What `typing.get_origin` gives for `int | None` and for `Optional[int]`."""
+
+MEMBERS = 20
+"""Of an enum that an error lists, at most."""
 
 
 def describe(annotation: Any, around: tuple[Any, ...] = ()) -> str:
@@ -26,6 +30,10 @@ def describe(annotation: Any, around: tuple[Any, ...] = ()) -> str:
         return " | ".join(describe(arg, around) for arg in args)
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(arg) for arg in args)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        names = list(annotation.__members__)
+        more = f" and {len(names) - MEMBERS} more" if len(names) > MEMBERS else ""
+        return f"{annotation.__name__} (one of {', '.join(names[:MEMBERS])}{more})"
     if origin is not None:
         name = getattr(origin, "__name__", str(origin))
         return f"{name}[{', '.join('...' if arg is Ellipsis else describe(arg, around) for arg in args)}]"

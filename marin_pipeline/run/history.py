@@ -143,7 +143,9 @@ class RunAt:
         return _read_run(objects, f"{layout.runs(self.experiment)}/{self.stem}.{'json' if self.ended else 'begun'}")
 
     def state(self, record: RunRecord) -> str:
-        """`ok`, `failed`, `stopped` as asked, `running`, or `ended` for one that was killed before it could say how it came out."""
+        """`ok`, `failed`, `stopped` as asked, `running`, or `ended` for one that was killed before it could say how
+        it came out.
+        """
         if self.ended:
             return "ok" if record.ok else "stopped" if record.stopped else "failed"
         return "ended" if record.process is None or is_dead(record.process) else "running"

@@ -31,7 +31,7 @@ class Settled:
 class Notice:
     """Something that a person or a program that watches should know."""
 
-    verb: Literal["cached", "wait", "run", "progress", "done", "retry", "fail", "blocked", "diverged", "drift"]
+    verb: Literal["cached", "adopt", "wait", "run", "progress", "done", "retry", "fail", "blocked", "diverged", "drift"]
     node: Node
     text: str = ""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -241,8 +241,7 @@ def _stopped_by(dependencies: list[PlannedNode]) -> Reason | None:
     for planned in dependencies:
         if planned.status == "drift":
             text = (
-                f"drift: {planned.node.name} was made by other code ({planned.reasons[0].path}); "
-                f"say {ACCEPT_OR_RERUN}"
+                f"drift: {planned.node.name} was made by other code ({planned.reasons[0].path}); say {ACCEPT_OR_RERUN}"
             )
             return Reason("drift", planned.node.name, text=text)
         if planned.status == "blocked":

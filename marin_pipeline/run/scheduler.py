@@ -219,6 +219,11 @@ class Scheduler:
         forced = node.key in policy.force
         self._ready.append(Ready(node, found, waiting, reasons, inputs_read(node, commits), forced))
 
+    def _held(self) -> str:
+        """Why nothing new is started; empty when it is."""
+        held = self._fail_fast and self.failures
+        return f"blocked by --fail-fast after {self.failures[0][0].name}" if held else ""
+
     def _why_blocked(self, node: Node) -> str | None:
         for key in node.depends_on:
             settled = self._settled[key]
@@ -229,19 +234,17 @@ class Scheduler:
                 return f"drift: {name} was made by other code than the present one; say {ACCEPT_OR_RERUN}"
         if self._policy.selected is not None and node.key not in self._policy.selected:
             return "was left out by --only, and has no output yet; run without --only, or run it first"
-        if self._fail_fast and self.failures:
-            return f"blocked by --fail-fast after {self.failures[0][0].name}"
-        return None
+        return self._held() or None
 
     def _block(self, node: Node, why: str) -> None:
         self._notify(Notice("blocked", node, why))
         self._settle(node, Settled("blocked", message=why))
 
-    def _settle(self, node: Node, settled: Settled, text: str = "") -> None:
+    def _settle(self, node: Node, settled: Settled, told: bool = False) -> None:
         """Fix how a step came out; what waits for it is looked at from the loop, since a chain may be long."""
         self._settled[node.key] = settled
-        if settled.outcome == "cached":
-            self._notify(Notice("cached", node, text))
+        if settled.outcome == "cached" and not told:
+            self._notify(Notice("cached", node))
         for key in self._dependents[node.key]:
             self._unsettled[key] -= 1
             if not self._unsettled[key]:
@@ -269,8 +272,8 @@ class Scheduler:
             if is_held_back(ready.node.artifact.resources, running):
                 continue
             self._ready.remove(ready)
-            if self._fail_fast and self.failures:
-                self._block(ready.node, f"blocked by --fail-fast after {self.failures[0][0].name}")
+            if self._held():
+                self._block(ready.node, self._held())
                 continue
             self._claiming.append(ready)
             self._calls.submit(partial(self._begin, ready), partial(self._begun, ready))
@@ -301,14 +304,16 @@ class Scheduler:
             self._again(ready, str(error))
         except MarinError as error:
             if isinstance(error, NoAnswer) and not self._stop_asked and self._may_again(ready, "infrastructure"):
-                self._again(ready, str(error), silent=True)
+                self._again(ready, str(error), "infrastructure", silent=True)
             else:
                 self._failed_before(node, error)
 
     def _settle_adopted(self, node: Node, commit: Commit) -> None:
         source = commit.adopted_from
-        text = f"adopted from {source.key[:8]}: the same step, code and input contents" if source else ""
-        self._settle(node, Settled("cached", commit), text)
+        assert source is not None
+        data = {"adopted_from": source.named()}
+        self._notify(Notice("adopt", node, f"from {source.id} {source.key[:8]}: equal inputs and code", data))
+        self._settle(node, Settled("cached", commit), told=True)
 
     def _wait(self, ready: Ready) -> None:
         ready.next_try = self._clock() + min(WAIT, self._lease_life / 4)
@@ -435,7 +440,7 @@ class Scheduler:
             # The failure itself is what the reader needs; a store that cannot take the record says so beside it.
             failed = replace(failed, message=f"{failed.message} (and the failure could not be recorded: {error})")
         if (failed.again or failed.kind in ("user", "memory")) and self._may_again(ready, failed.kind):
-            self._again(ready, failed.message, failed.silent)
+            self._again(ready, failed.message, failed.kind, failed.silent)
             return
         if ready.tries:
             failed = replace(failed, message=f"{failed.message} (attempt {ready.tries.total() + 1})")
@@ -460,13 +465,16 @@ class Scheduler:
 
     def _may_again(self, ready: Ready, kind: str) -> bool:
         """Whether an attempt that failed so is made again; counts it."""
-        allowed = ready.tries[kind] < ready.node.artifact.resources.limit(kind)
+        allowed = ready.tries[kind] < ready.node.artifact.resources.limit(kind) and not self._held()
         ready.tries[kind] += allowed
         return allowed
 
-    def _again(self, ready: Ready, why: str, silent: bool = False) -> None:
-        """Put a step back; after a while where it was the store that did not answer."""
-        self._notify(Notice("retry", ready.node, f"{why.partition(chr(10))[0]}; trying again"))
+    def _again(self, ready: Ready, why: str, kind: str = "", silent: bool = False) -> None:
+        """Put a step back; after a while where it was the store that did not answer. `kind`: see `retry_text`."""
+        if self._held():
+            self._block(ready.node, self._held())
+            return
+        self._notify(Notice("retry", ready.node, ready.retry_text(why.partition("\n")[0], kind)))
         tries = min(ready.tries["infrastructure"], len(PATIENCE))
         ready.next_try = self._clock() + (PATIENCE[tries - 1] if silent else 0.0)
         self._ready.append(ready)

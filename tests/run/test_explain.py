@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marin_pipeline import Artifact
+from marin_pipeline.core.canonical import encode
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.run.cones import cones_of
 from marin_pipeline.run.earlier import READ, SIMILAR
@@ -112,6 +113,10 @@ def test_of_a_list_that_grew_only_the_addition_is_told(inline: Bench) -> None:
     assert inline.reasons(add(numbers=[one, two, three]))["add"] == "numbers[1] absent → n2"
     assert inline.reasons([add(numbers=[one, two]), three])["add"] == "numbers[1] n3 → n2"
     assert inline.reasons([add(numbers=[three, one, two]), one])["add"] == "numbers[0] absent → n3; numbers[2] n3 → n2"
+
+
+def test_what_is_not_a_number_is_shown_as_one() -> None:
+    assert [shown(encode(value, "")) for value in (float("nan"), float("-inf"), "nan")] == ["nan", "-inf", "'nan'"]
 
 
 def test_items_of_lists_are_aligned() -> None:
