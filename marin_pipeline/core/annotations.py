@@ -30,14 +30,19 @@ def describe(annotation: Any, around: tuple[Any, ...] = ()) -> str:
         return " | ".join(describe(arg, around) for arg in args)
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(arg) for arg in args)
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        names = list(annotation.__members__)
-        more = f" and {len(names) - MEMBERS} more" if len(names) > MEMBERS else ""
-        return f"{annotation.__name__} (one of {', '.join(names[:MEMBERS])}{more})"
+    members = _members(annotation)
+    if members:
+        more = f" and {len(members) - MEMBERS} more" if len(members) > MEMBERS else ""
+        return f"{annotation.__name__} (one of {', '.join(members[:MEMBERS])}{more})"
     if origin is not None:
         name = getattr(origin, "__name__", str(origin))
         return f"{name}[{', '.join('...' if arg is Ellipsis else describe(arg, around) for arg in args)}]"
     return getattr(annotation, "__name__", str(annotation))
+
+
+def _members(annotation: Any) -> list[str]:
+    """Names of the members of an enum; none of anything else."""
+    return list(annotation.__members__) if isinstance(annotation, enum.EnumType) else []
 
 
 def parts_of(annotation: Any) -> Iterator[Any]:

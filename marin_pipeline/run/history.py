@@ -49,7 +49,8 @@ class RunRecord:
     def dumps(self) -> bytes:
         """The bytes that are written."""
         process = None if self.process is None else asdict(self.process)
-        return dumps({"schema": 1, **vars(self), "process": process})
+        tree = {name: value for name, value in vars(self).items() if name != "stopped" or value}
+        return dumps({"schema": 1, **tree, "process": process})
 
 
 def run_stem(started: str) -> str:

@@ -13,7 +13,7 @@ from marin_pipeline.run.explanation import Explanation
 from marin_pipeline.run.screen import LineScreen, output_lines, summary_tree
 from tests.conftest import Program
 from tests.faults.failing_steps import tries
-from tests.run.sample_steps import add, fails, number, times, words
+from tests.run.sample_steps import add, number, times, words
 from tests.run.sessions import Bench
 
 FIRST: Artifact[Any] = add(numbers=[number(value=2)]).named("first")
@@ -95,13 +95,6 @@ def test_a_retry_counts_and_says_the_same_failure_once(inline: Bench) -> None:
     target = tries(seed=1, ways=["user", "user"]).using(Resources(user_retries=2))
     told = [line[9:].partition("  tries  ")[2] for line in lines(inline, target) if line.startswith("retry")]
     assert told == ["attempt 2 of 3 (user: ValueError: the step's own)", "attempt 3 of 3 (user again)"]
-
-
-def test_a_failure_after_which_nothing_is_started_is_not_tried_again(inline: Bench) -> None:
-    other = tries(seed=1, ways=["user"] * 9).using(Resources(user_retries=9))
-    told = lines(inline, [fails(word="x"), other], fail_fast=True)
-    assert not [line for line in told if line.startswith("retry")]
-    assert len((inline.counts / "tries").read_text() if (inline.counts / "tries").exists() else "") <= 1
 
 
 def test_a_quiet_plan_prints_nothing_but_what_a_check_finds(program: Program, tmp_path: Path) -> None:
