@@ -309,11 +309,11 @@ class Scheduler:
                 self._failed_before(node, error)
 
     def _settle_adopted(self, node: Node, commit: Commit) -> None:
-        source = commit.adopted_from
-        assert source is not None
-        data = {"adopted_from": source.named()}
-        self._notify(Notice("adopt", node, f"from {source.id} {source.key[:8]}: equal inputs and code", data))
-        self._settle(node, Settled("cached", commit), told=True)
+        source = commit.adopted_from  # None when somebody else made it in the meantime
+        if source is not None:
+            data = {"adopted_from": source.named()}
+            self._notify(Notice("adopt", node, f"from {source.id} {source.key[:8]}: equal inputs and code", data))
+        self._settle(node, Settled("cached", commit), told=source is not None)
 
     def _wait(self, ready: Ready) -> None:
         ready.next_try = self._clock() + min(WAIT, self._lease_life / 4)
