@@ -29,13 +29,25 @@ from marin_pipeline.core.grid import Grid, flattened
 from marin_pipeline.core.marks import annotations_of
 
 if TYPE_CHECKING:
-    from marin_pipeline.run.driver import Session
+    from marin_pipeline.run.driver import RunResult, Session
     from marin_pipeline.run.lock_file import Asked
     from marin_pipeline.run.plan import Plan
     from marin_pipeline.store.commit import Look
 
 Target = Artifact[Any] | Grid[Any] | Sequence[Artifact[Any] | Grid[Any]] | Experiment
 COMMANDS = ("run", "plan", "explain", "graph")
+OPTIONS_OF = {
+    "check": ("plan",),
+    "lock": ("run",),
+    "format": ("graph",),
+    "json": ("run", "plan", "explain"),
+    "quiet": ("run", "plan"),
+    "verbose": ("run", "plan"),
+    "max_parallel": ("run", "plan"),
+    "fail_fast": ("run", "plan"),
+    "reason": ("run", "plan"),
+}
+"""Commands by each option that not all of them have; a plan takes what the run takes that it is the plan of."""
 
 USAGE = """%(prog)s [run] [options] [name.argument=value ...]
        %(prog)s plan [--check] [--json] | explain STEP [--json] | graph [--format mermaid|svg]"""
@@ -184,7 +196,7 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
         help="with plan: exit with 3 when there is work, or it is not as the lock file says",
     )
     parser.add_argument("--lock", action="store_true", help="with run: write keys and digests to FILE.lock.json")
-    parser.add_argument("--format", choices=("mermaid", "svg"), default="mermaid", help="with graph")
+    parser.add_argument("--format", choices=("mermaid", "svg"), help="with graph (default: mermaid)")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parser.add_argument("-q", "--quiet", action="store_true", help="failures only")
     parser.add_argument(
@@ -243,10 +255,7 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     parsed = _parser(target if _is_builder(target) else None).parse_intermixed_args(argv)
     out = stream_aside() if parsed.json else sys.stdout
     words = _Words.read(parsed.words)
-    if parsed.lock and (words.command != "run" or parsed.only or parsed.until):
-        raise UsageError(
-            "--lock goes with `run` of the whole experiment: leave --only, --until and other commands away"
-        )
+    _refuse_options_of_others(words.command, parsed)
     with unchanging(), _without_collection():
         built = _declared(target, parsed)
         session = _session(built, words.overrides, parsed)
@@ -269,6 +278,22 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     return _plan(session, plan, parsed, out, _asked(target, parsed, words))
 
 
+def _refuse_options_of_others(command: str, parsed: argparse.Namespace) -> None:
+    """An option that a command does not have is refused, since whoever gave it meant another command.
+
+    Raises:
+        UsageError: naming the commands that have it.
+    """
+    if parsed.lock and (command != "run" or parsed.only or parsed.until):
+        raise UsageError(
+            "--lock goes with `run` of the whole experiment: leave --only, --until and other commands away"
+        )
+    for name, commands in OPTIONS_OF.items():
+        if getattr(parsed, name) not in (None, False, "") and command not in commands:
+            known = " and ".join(f"`{each}`" for each in commands)
+            raise UsageError(f"--{name.replace('_', '-')} goes with {known}, and this is `{command}`; nothing was done")
+
+
 def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO, asked: Asked) -> int:
     from marin_pipeline.run.lock_file import compare
     from marin_pipeline.run.screen import plan_lines
@@ -279,12 +304,18 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
         trees += compared.trees()
     if parsed.json:
         lines = [json.dumps(tree) for tree in trees]
+    elif parsed.quiet:
+        lines = plan_lines(plan, session.title, session.objects.url, undone=True) if parsed.check else []
     else:
         lines = plan_lines(plan, session.title, session.objects.url, whole=parsed.verbose)
-    print("\n".join(lines), file=out, flush=True)
-    for line in compared.lines(each=parsed.check and not parsed.json, whole=not parsed.check):
-        print(line, flush=True)
-    return 3 if parsed.check and (plan.has_work or compared.differences) else 0
+    if not parsed.quiet or parsed.check:
+        lines += [] if parsed.json else compared.lines(each=parsed.check, whole=not parsed.check)
+    for line in lines:
+        print(line, file=out)
+    out.flush()
+    if parsed.json and compared.other:
+        print("\n".join(compared.lines(each=False, whole=False)), flush=True)
+    return 0 if not parsed.check or (compared.is_as_locked and not plan.has_work) else 3
 
 
 def _lock_path() -> Path:
@@ -410,6 +441,16 @@ def stream_aside() -> TextIO:
     return stream
 
 
+def _stopped_line(result: RunResult) -> str:
+    """What a run that was asked to stop has left."""
+    from marin_pipeline.run.plan import few
+
+    waiting = sum(settled.outcome == "blocked" and not settled.stopped for settled in result.settled.values())
+    left = [few(result.stopped)] if result.stopped else []
+    left += [f"{waiting:,} had not begun"] if waiting else []
+    return f"stopped: {'; '.join(left) or 'nothing was left to do'}; run the same command again to go on"
+
+
 def _run(
     session: Session,
     plan: Plan,
@@ -425,16 +466,17 @@ def _run(
     screen = JsonScreen(out) if parsed.json else choose_screen(verbosity)
     result = session.show(screen, plan, looks)
     if result.interrupted:
-        print("stopped; run the same command again to go on", file=sys.stderr)
+        print(_stopped_line(result), file=sys.stderr)
         return result.exit_code
     whole = verbosity >= 0 and not (parsed.json or parsed.only or parsed.until)
     if result.ok and whole and isinstance(built, Experiment) and built.report is not None:
         built.report(result.artifacts)
     if asked is not None and result.ok:
-        from marin_pipeline.run.lock_file import lock_of
+        from marin_pipeline.run.lock_file import lock_of, overwritten
 
         lock = _lock_path()
+        told = overwritten(lock, asked)
         lock_of(result, asked).write(lock)
         if verbosity >= 0:
-            print(f"lock     {lock.name}")
+            print(f"lock     {lock.name}  {told}".rstrip())
     return result.exit_code

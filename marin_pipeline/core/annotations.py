@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,9 @@ from marin_pipeline.core.marks import plain
 
 UNIONS = (typing.Union, types.UnionType)
 """What `typing.get_origin` gives for `int | None` and for `Optional[int]`."""
+
+MEMBERS = 20
+"""Of an enum that an error lists, at most."""
 
 
 def describe(annotation: Any, around: tuple[Any, ...] = ()) -> str:
@@ -26,10 +30,19 @@ def describe(annotation: Any, around: tuple[Any, ...] = ()) -> str:
         return " | ".join(describe(arg, around) for arg in args)
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(arg) for arg in args)
+    members = _members(annotation)
+    if members:
+        more = f" and {len(members) - MEMBERS} more" if len(members) > MEMBERS else ""
+        return f"{annotation.__name__} (one of {', '.join(members[:MEMBERS])}{more})"
     if origin is not None:
         name = getattr(origin, "__name__", str(origin))
         return f"{name}[{', '.join('...' if arg is Ellipsis else describe(arg, around) for arg in args)}]"
     return getattr(annotation, "__name__", str(annotation))
+
+
+def _members(annotation: Any) -> list[str]:
+    """Names of the members of an enum; none of anything else."""
+    return list(annotation.__members__) if isinstance(annotation, enum.EnumType) else []
 
 
 def parts_of(annotation: Any) -> Iterator[Any]:

@@ -33,6 +33,17 @@ _LOOKS_OTHERWISE = re.compile(r"-?[0-9]+(e-?[0-9]+)?|-?inf|nan|true|false|none|.
 _LONGEST_WORD = 32
 
 
+_MANY = 20
+"""Values of an argument that an error lists, at most."""
+
+
+class NoSuchCell(DeclarationError, KeyError):
+    """A grid was asked for a cell that it does not have; the message lists the values that there are."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
+
+
 @dataclass(frozen=True)
 class fixed(Generic[V]):
     """`fixed([1, 3])`: a list that is the same in all cells of a grid, where a bare list would vary."""
@@ -69,8 +80,19 @@ class Grid(Mapping[tuple[Any, ...], Artifact[R_co]], Generic[R_co]):
         if place is None and len(self.varied) == 1:  # the value itself is a tuple
             place = self._places.get(_identity((given,)))
         if place is None:
-            raise KeyError(given)
+            raise NoSuchCell(self._why_none(given))
         return self._cells[place].artifact
+
+    def _why_none(self, given: tuple[Any, ...]) -> str:
+        shown = ", ".join(map(_brief, given))
+        if len(given) != len(self.varied):
+            return f"{self!r} has no cell [{shown}]; give a value for each of {', '.join(self.varied)}"
+        known: list[str] = []
+        for argument, values in zip(self.varied, zip(*self, strict=True), strict=True):
+            each = list(dict.fromkeys(map(_brief, values)))
+            more = f" and {len(each) - _MANY} more" if len(each) > _MANY else ""
+            known.append(f"{argument} is one of {', '.join(each[:_MANY])}{more}")
+        return f"{self!r} has no cell [{shown}]; {'; '.join(known)}"
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return (cell.values for cell in self._cells)
@@ -103,6 +125,11 @@ class Grid(Mapping[tuple[Any, ...], Artifact[R_co]], Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<grid of {len(self)} over {', '.join(self.varied)}>"
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _identity(values: tuple[Any, ...]) -> str:

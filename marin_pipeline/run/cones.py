@@ -1,4 +1,4 @@
-"""What hangs on each root of a plan: steps that have no reason of their own.
+"""What hangs on each root of a plan: steps that have no reason of their own, or just the same one.
 
 A pure function of a plan, linear in its edges. A step below several roots belongs to the first of them.
 """
@@ -18,6 +18,8 @@ FEW = 8
 class Cone:
     """How many steps hang on one root, by what becomes of them."""
 
+    alike: int = 0
+    """The same pieces of their own code have changed."""
     downstream: int = 0
     """They run because of it."""
     doubtful: int = 0
@@ -27,6 +29,7 @@ class Cone:
 
     def __str__(self) -> str:
         counts = {
+            "more": self.alike,
             "downstream": self.downstream,
             "kept unless it gives other bytes": self.doubtful,
             "blocked by it": self.blocked,
@@ -49,8 +52,13 @@ def cones_of(plan: Plan) -> Cones:
     place = {key: index for index, key in enumerate(plan.nodes)}
     by_root: dict[str, Cone] = {}
     roots: dict[str, str] = {}
+    first: dict[tuple[str, ...], str] = {}
     for key, planned in plan.nodes.items():
         causes = [each for each in planned.node.depends_on if _passes_on(planned, plan.nodes[each])]
+        shared = () if causes else _shared_cause(planned)
+        if shared and first.setdefault(shared, key) != key:
+            roots[key] = first[shared]
+            by_root.setdefault(roots[key], Cone()).alike += 1
         if not causes:
             continue
         roots[key] = root = min((roots.get(each, each) for each in causes), key=place.__getitem__)
@@ -62,6 +70,14 @@ def cones_of(plan: Plan) -> Cones:
         else:
             cone.downstream += 1
     return Cones(by_root, roots)
+
+
+def _shared_cause(planned: PlannedNode) -> tuple[str, ...]:
+    """The same for steps whose own code has changed in the same way; empty for any other cause."""
+    own = {reason.kind for reason in planned.reasons if not reason.is_downstream}
+    if not own or not own <= {"code", "version", "drift"} or planned.status not in ("run", "drift"):
+        return ()
+    return planned.status, planned.told, planned.node.id if "version" in own else ""
 
 
 def _passes_on(planned: PlannedNode, dependency: PlannedNode) -> bool:

@@ -30,9 +30,7 @@ def mermaid(plan: Plan) -> str:
     lines = ["flowchart TD"]
     for key, planned in plan.nodes.items():
         # In quotes all is text but quotes and entities, which begin with `#` and end with `;`.
-        label = "".join(
-            letter if letter.isalnum() or letter in "_-/[]" else f"#{ord(letter)};" for letter in planned.node.name
-        )
+        label = "".join(map(_in_quotes, planned.node.name))
         lines.append(f'    {_node(key)}["{label}<br/>{key[:8]}"]:::{planned.status}')
         lines.extend(f"    {_node(dependency)} --> {_node(key)}" for dependency in planned.node.depends_on)
     used = sorted({planned.status for planned in plan.nodes.values()})
@@ -96,7 +94,7 @@ def svg(plan: Plan) -> str:
         x, y = place[key]
         names = " ".join(planned.node.names)
         name = escape(_plain(_short(planned.node.name)))
-        title = escape(_plain(f"{names} {planned.node.id} {key} {planned.status} {planned.reason}".strip()))
+        title = escape(_plain(f"{names} {planned.node.id} {key} {planned.status} {planned.told}".strip()))
         lines.append(
             f'<g><title>{title}</title><rect x="{x}" y="{y}" width="{box}" height="{_HEIGHT}" rx="5" '
             f'fill="{_COLOURS[planned.status]}" stroke="#666"/>'

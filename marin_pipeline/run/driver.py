@@ -5,6 +5,7 @@ The command line is a face on the same functions.
 
 from __future__ import annotations
 
+import _thread
 import copy
 import os
 import signal
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -27,7 +28,7 @@ from marin_pipeline.core.grid import Grid, flattened
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.earlier import EarlierResults
 from marin_pipeline.run.outcome import Notice, Settled
-from marin_pipeline.run.plan import CodePolicy, Plan, Policy, is_drifted, plan
+from marin_pipeline.run.plan import CodePolicy, Plan, Policy, few, is_drifted, plan
 from marin_pipeline.run.recorder import Recorder
 from marin_pipeline.store.commit import Look, look, look_many
 from marin_pipeline.store.lease import LIFE
@@ -100,6 +101,11 @@ class RunResult:
     def ok(self) -> bool:
         """Whether everything is done."""
         return all(settled.outcome in ("cached", "done") for settled in self.settled.values())
+
+    @property
+    def stopped(self) -> list[str]:
+        """Names of the steps that were at work when the run was stopped."""
+        return [node.name for node in self.graph.nodes.values() if self.settled[node.key].stopped]
 
     @property
     def exit_code(self) -> int:
@@ -227,7 +233,7 @@ class Session:
             result = RunResult(self.graph, self.objects, settled, (), False, time.monotonic() - clock)
         else:
             result = self._scheduled(recorder, looks, clock)
-        recorder.end(result.settled, result.ok)
+        recorder.end(result.settled, result.ok, result.interrupted and not result.ok and not result.failures)
         return result
 
     def _all_done(self, plan: Plan) -> dict[str, Settled] | None:
@@ -240,7 +246,7 @@ class Session:
         # Imported here: a run that finds everything done starts in half the time without them.
         from marin_pipeline.run.backends.inline import InlineBackend
         from marin_pipeline.run.backends.local import LocalBackend
-        from marin_pipeline.run.scheduler import Scheduler
+        from marin_pipeline.run.scheduler import STOP_PATIENCE, Scheduler
 
         if any(each.commit is None for each in looks.values()):
             _check_writable(self.objects)
@@ -258,7 +264,9 @@ class Session:
             lease_life=self.options.lease_life,
             notify=recorder.notice,
         )
-        with _interruptible(scheduler):
+        # A step in this process goes on for as long as it likes.
+        limit = "for as long as they take" if is_inline else f"{STOP_PATIENCE:.0f} s at most"
+        with _interruptible(scheduler, limit):
             settled = scheduler.run()
         seconds = time.monotonic() - clock
         return RunResult(self.graph, self.objects, settled, scheduler.failures, scheduler.interrupted, seconds)
@@ -314,13 +322,26 @@ def _check_writable(objects: ObjectStore) -> None:
 
 
 @contextmanager
-def _interruptible(scheduler: Scheduler) -> Generator[None]:
-    """Ctrl-C and SIGTERM ask the run to stop; the second one ends it at once."""
+def _interruptible(scheduler: Scheduler, limit: str) -> Generator[None]:
+    """Ctrl-C and SIGTERM ask the run to stop, which is told; the second one ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    screen = sys.stderr  # a step that runs in this process has another one meanwhile
+    shown = threading.Event()
+
+    def show(text: str) -> None:
+        with suppress(OSError, ValueError):  # whoever looked at it has gone
+            print(text, file=screen, flush=True)
+        shown.set()
+
     def ask(number: int, frame: FrameType | None) -> None:
+        if not scheduler.interrupted:
+            names = scheduler.at_work
+            text = f"stopping: waiting {limit} for {few(names)} to save what can be saved" if names else "stopping"
+            # In a thread, since this one may be in the middle of writing there.
+            _thread.start_new_thread(show, (f"{text}; a second Ctrl-C ends all at once",))
         scheduler.interrupt()
 
     kept = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -329,6 +350,8 @@ def _interruptible(scheduler: Scheduler) -> Generator[None]:
     finally:
         for each, handler in kept.items():
             signal.signal(each, handler)
+        if scheduler.interrupted:
+            shown.wait(1.0)
 
 
 class RunFailed(MarinError):

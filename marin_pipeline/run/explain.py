@@ -25,6 +25,7 @@ Kind = Literal[
     "failed before",
     "invalidated",
     "missing object",
+    "left out",
     "drift",
     "leased",
 ]
@@ -42,6 +43,11 @@ class Reason:
     text: str = ""
     """Said in addition."""
 
+    @property
+    def is_downstream(self) -> bool:
+        """Whether it says no more than on which other step, `path`, this one hangs."""
+        return self.kind == "input" and not self.text
+
     def __str__(self) -> str:
         if self.kind == "argument":
             return f"{self.path} {self.text or f'{shown(self.old)} → {shown(self.new)}'}"
@@ -57,7 +63,7 @@ class Reason:
             return f"drift: code changed since it was made: {self.path}" if not self.text else self.text
         if self.kind == "leased":
             return f"at work elsewhere: {self.text}"
-        if self.kind == "missing object":
+        if self.kind in ("missing object", "left out"):
             return self.text
         return f"{self.kind}: {self.text}" if self.text else self.kind
 
@@ -104,6 +110,8 @@ def shown(tree: Tree, names: Mapping[str, str] = {}) -> str:
     if tag == "~data":
         fields = ", ".join(f"{name}={shown(value, names)}" for name, value in tree["fields"].items())
         return _cut(f"{tree['~data'].rpartition(':')[2]}({fields})")
+    if tag == "~float":  # NaN and the infinities
+        return tree[tag]
     if tag is not None:
         return _shown(tree[tag])
     return _shown(tree)

@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.run.cones import cones_of
 from marin_pipeline.run.earlier import EarlierResults, name_with_number
-from marin_pipeline.run.explain import ABSENT, Change, changes, shown
-from marin_pipeline.run.plan import Comparison, Earlier, Plan, PlannedNode, few, is_drifted
+from marin_pipeline.run.explain import ABSENT, Change, Reason, changes, shown
+from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Comparison, Earlier, Plan, PlannedNode, few, is_drifted
 from marin_pipeline.store.objects import ObjectStore
+
+MANY_REASONS = 12
+"""Reasons that are told one by one; more are counted."""
 
 
 class Explanation:
@@ -21,6 +24,7 @@ class Explanation:
     def __init__(self, plan: Plan, selector: str, objects: ObjectStore, earlier: EarlierResults) -> None:
         self._plan = plan
         self._names = {key: node.name for key, node in plan.graph.nodes.items()}
+        self._by_name = {planned.node.name: planned for planned in plan.nodes.values()}
         self._planned: PlannedNode = plan.nodes[plan.graph.select(selector).key]
         node = self._planned.node
         commit, found = self._planned.look.commit, None
@@ -41,7 +45,9 @@ class Explanation:
         commit = None if found is None else found.commit
         return {
             **self._planned.tree(),
-            "reasons": [reason.tree() for reason in self._planned.reasons],
+            "reasons": [
+                {**reason.tree(), "text": f"{reason}{self._because(reason)}"} for reason in self._planned.reasons
+            ],
             "compared_with": None
             if found is None or commit is None
             else {"name": self._label, "id": found.step, "key": found.key, "made": commit.finished},
@@ -61,12 +67,31 @@ class Explanation:
     def _text(self, change: Change) -> str:
         return f"{shown(change.old, self._names)} → {shown(change.new, self._names)}"
 
+    def _because(self, reason: Reason | str) -> str:
+        """Why the root runs that a step hangs on."""
+        root = self._by_name.get(reason.path) if isinstance(reason, Reason) and reason.is_downstream else None
+        return f" ({root.told})" if root is not None and root.told else ""
+
+    def _of_the_output(self) -> Iterator[str]:
+        """What is to be known of an output that is there, and of those that it was made from."""
+        commit = self._planned.look.commit
+        if commit is not None and commit.adopted_from is not None:
+            source = commit.adopted_from
+            yield f"  adopted from {source.id} {source.key[:8]}: equal inputs and code"
+        for key in self._planned.node.depends_on if self._planned.status != "blocked" else ():
+            if self._plan.nodes[key].status == "drift":
+                name = self._plan.nodes[key].node.name
+                yield f"  its input {name} was made by other code, and nothing new is built on it: {ACCEPT_OR_RERUN}"
+
     def lines(self) -> Iterator[str]:
         """The explanation for people."""
         planned, node = self._planned, self._planned.node
         yield f"{planned.status}  {node.key[:8]}  {node.name}  ({node.id})"
-        for reason in planned.reasons or ["done, and nothing that it depends on has changed"]:
-            yield f"  {reason}"
+        for reason in planned.reasons[:MANY_REASONS] or ["done, and nothing that it depends on has changed"]:
+            yield f"  {reason}{self._because(reason)}"
+        if len(planned.reasons) > MANY_REASONS:
+            yield f"  and {len(planned.reasons) - MANY_REASONS:,} more"
+        yield from self._of_the_output()
         if self._compared is not None and self._earlier is not None and self._earlier.commit is not None:
             made = self._earlier.commit.finished[:19].replace("T", " ")
             key = self._earlier.key[:8]

@@ -41,13 +41,16 @@ class RunRecord:
     """By name: a digest of what the step is declared as, its inputs by name; see `earlier.recipe_of`."""
     numbers: Mapping[str, int] = field(default_factory=dict[str, int])
     """By name: which number of the name stands for the key."""
+    stopped: bool = False
+    """It was asked to stop, and no step had failed."""
     process: Holder | None = None
     """The process that ran it, so that one that was killed can be told from one that goes on."""
 
     def dumps(self) -> bytes:
         """The bytes that are written."""
         process = None if self.process is None else asdict(self.process)
-        return dumps({"schema": 1, **vars(self), "process": process})
+        tree = {name: value for name, value in vars(self).items() if name != "stopped" or value}
+        return dumps({"schema": 1, **tree, "process": process})
 
 
 def run_stem(started: str) -> str:
@@ -141,9 +144,11 @@ class RunAt:
         return _read_run(objects, f"{layout.runs(self.experiment)}/{self.stem}.{'json' if self.ended else 'begun'}")
 
     def state(self, record: RunRecord) -> str:
-        """`ok`, `failed`, `running`, or `ended` for one that was killed before it could say how it came out."""
+        """`ok`, `failed`, `stopped` as asked, `running`, or `ended` for one that was killed before it could say how
+        it came out.
+        """
         if self.ended:
-            return "ok" if record.ok else "failed"
+            return "ok" if record.ok else "stopped" if record.stopped else "failed"
         return "ended" if record.process is None or is_dead(record.process) else "running"
 
 

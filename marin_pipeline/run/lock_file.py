@@ -153,6 +153,15 @@ def lock_of(result: RunResult, asked: Asked) -> LockFile:
     return LockFile(asked, steps)
 
 
+def overwritten(path: Path, asked: Asked) -> str:
+    """What to say of a lock that is about to be written anew: nothing, but where it is of other arguments."""
+    try:
+        lock = LockFile.read(path)
+    except InputError:
+        return "instead of one that could not be read"
+    return "" if lock is None or lock.asked == asked else f"instead of that under {lock.asked}; this is {asked}"
+
+
 def differences(lock: LockFile, plan: Plan, whole: bool = True) -> list[Difference]:
     """How a plan under the same arguments differs from the lock: by name, in the order of the plan.
 
@@ -195,7 +204,8 @@ class Comparison:
     def lines(self, each: bool, whole: bool) -> list[str]:
         """For people: each difference in a line, or the whole in one; that nothing was compared is always said."""
         if self.other:
-            return [f"lock     {self.file} {self.other}: not compared"]
+            remedy = "; give the same arguments, or write it anew with `run --lock`" if each else ""
+            return [f"lock     {self.file} {self.other}: not compared{remedy}"]
         found = [f"lock     {difference}" for difference in self.differences] if each else []
         if whole and self.differences:
             steps = "1 step" if len(self.differences) == 1 else f"{len(self.differences)} steps"
@@ -203,8 +213,15 @@ class Comparison:
             found.append(f"lock     {self.file} differs in {steps}: {remedy}")
         return found
 
+    @property
+    def is_as_locked(self) -> bool:
+        """Whether nothing is other than in the lock; a lock that was not compared says nothing of the kind."""
+        return not self.differences and not self.other
+
     def trees(self) -> list[Tree]:
-        """Each difference as the line of `plan --check --json`."""
+        """Each difference, and that nothing was compared, as the line of `plan --check --json`."""
+        if self.other:
+            return [{"lock": self.file, "change": "not compared", "text": f"{self.file} {self.other}"}]
         return [each.tree(self.file) for each in self.differences]
 
 

@@ -23,13 +23,15 @@ class Settled:
     """Why it failed or is blocked."""
     drifted: bool = False
     """The output was made by other code; nothing new is built on it."""
+    stopped: bool = False
+    """It was at work when the run was stopped."""
 
 
 @dataclass(frozen=True)
 class Notice:
     """Something that a person or a program that watches should know."""
 
-    verb: Literal["cached", "wait", "run", "progress", "done", "retry", "fail", "blocked", "diverged", "drift"]
+    verb: Literal["cached", "adopt", "wait", "run", "progress", "done", "retry", "fail", "blocked", "diverged", "drift"]
     node: Node
     text: str = ""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])

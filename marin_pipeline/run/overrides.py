@@ -63,7 +63,13 @@ def apply(targets: Sequence[Artifact[Any]], overrides: Sequence[Override]) -> li
     graph = Graph(targets)
     wanted: dict[str, list[Override]] = {}
     for override in overrides:
-        wanted.setdefault(graph.select(override.name).key, []).append(override)
+        others = wanted.setdefault(graph.select(override.name).key, [])
+        for other in others:
+            if other.path[: len(override.path)] == override.path:
+                raise UsageError(
+                    f"{override.text!r}: undoes {other.text!r}, which overrides the same; leave one of them away"
+                )
+        others.append(override)
 
     def change(node: Node, arguments: dict[str, Any]) -> dict[str, Any]:
         changed = dict(arguments)

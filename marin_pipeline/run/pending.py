@@ -35,10 +35,25 @@ class Ready:
     """The parts that earlier attempts left are gone."""
     tries: Counter[str] = field(default_factory=Counter[str])
     """Attempts that failed, by class."""
+    told: str = ""
+    """Why the last try failed, as it was shown."""
     next_try: float = 0.0
     """On the monotonic clock."""
     announced: Holder | None = None
     """Who was told to be at work on it."""
+
+    def retry_text(self, why: str, kind: str) -> str:
+        """What to say of the next try: which it is of how many, after a failure of which class; why, when that is new.
+
+        Args:
+            kind: class of the failure; empty where nothing failed.
+        """
+        is_new, self.told = why != self.told, why
+        if not kind:
+            return f"{why}; trying again"
+        number = self.tries.total() + 1
+        most = number - self.tries[kind] + self.node.artifact.resources.limit(kind)
+        return f"attempt {number} of {most} ({kind}{f': {why}' if is_new else ' again'})"
 
     def resolved(self) -> str:
         """Digest of what it is made from, its inputs by what they hold."""

@@ -66,6 +66,10 @@ RUNNING = ("run", "stale", "leased")
 """Statuses of a step that gets a new output."""
 
 
+ACCEPT_OR_RERUN = "--code accept (the change does not matter) or --code rerun"
+"""What there is to say of an output that was made by other code than the present one."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """What was asked for."""
@@ -89,8 +93,22 @@ class PlannedNode:
 
     @property
     def reason(self) -> str:
-        """The reasons in one line."""
+        """All reasons in one line."""
         return "; ".join(str(reason) for reason in self.reasons)
+
+    @property
+    def told(self) -> str:
+        """The root causes in one line: what it is downstream of only where it has no cause of its own."""
+        own = [reason for reason in self.reasons if not reason.is_downstream]
+        roots = [reason.path for reason in self.reasons if reason.is_downstream]
+        if not roots or any(reason.kind != "failed before" for reason in own):
+            return "; ".join(map(str, own))
+        return "; ".join([f"downstream of {few(roots)}", *map(str, own)])
+
+    @property
+    def hangs_on_others(self) -> bool:
+        """Whether all of its reasons are what it is downstream of."""
+        return bool(self.reasons) and all(reason.is_downstream for reason in self.reasons)
 
     def tree(self) -> Tree:
         """The line of `plan --json`."""
@@ -157,7 +175,11 @@ def assess(
             return "leased", (Reason("leased", text=who),)
         reasons: list[Reason] = [Reason("forced")] if node.key in policy.force else []
         if look.invalidation is not None:
-            reasons.append(Reason("invalidated", text=f"{look.invalidation.reason}: {look.invalidation.text}"))
+            ended = look.invalidation
+            # A run that nobody gave a reason writes why it ran.
+            is_told = ended.reason == "invalidated" or ended.text.startswith(ended.reason)
+            text = ended.text if is_told else f"{ended.reason}: {ended.text}".removesuffix(": ")
+            reasons.append(Reason("invalidated", text=text))
         elif look.failure is not None:
             reasons.append(Reason("failed before", text=look.failure.message.partition("\n")[0]))
         return "run", tuple(reasons)
@@ -194,6 +216,7 @@ def plan(
     nodes: dict[str, PlannedNode] = {}
     names = {key: node.name for key, node in graph.nodes.items()}
     compared: dict[str, str | None] = {}
+    roots: dict[str, tuple[Reason, ...]] = {}
     for key, node in graph.nodes.items():
         look = looks[key]
         status, reasons = assess(node, look, compared, policy)
@@ -204,12 +227,13 @@ def plan(
             if again and status == "cached":
                 reasons = (Reason("input", again[0], text=f"kept unless {few(again)} gives other bytes"),)
         elif status in RUNNING:
-            stopped = _stopped_by(dependencies)
+            stopped = _stopped_by(dependencies) or _left_out(node, policy)
             if stopped is not None:
                 status, reasons = "blocked", (stopped,)
             elif status == "run" and (not reasons or reasons[0].kind == "failed before"):
-                reasons = (*_why(node, earlier, names, dependencies), *reasons)
-        nodes[key] = PlannedNode(node, status, reasons, look)
+                reasons = (*_from_roots(_why(node, earlier, names, dependencies), roots), *reasons)
+        nodes[key] = planned = PlannedNode(node, status, reasons, look)
+        roots[node.name] = reasons if planned.hangs_on_others else (Reason("input", node.name),)
     return Plan(graph, nodes)
 
 
@@ -217,13 +241,37 @@ def _stopped_by(dependencies: list[PlannedNode]) -> Reason | None:
     for planned in dependencies:
         if planned.status == "drift":
             text = (
-                f"drift: {planned.node.name} was made by other code ({planned.reasons[0].path}); "
-                "say --code accept (the change does not matter) or --code rerun"
+                f"drift: {planned.node.name} was made by other code ({planned.reasons[0].path}); say {ACCEPT_OR_RERUN}"
             )
             return Reason("drift", planned.node.name, text=text)
         if planned.status == "blocked":
             return planned.reasons[0]
     return None
+
+
+def _left_out(node: Node, policy: Policy) -> Reason | None:
+    if policy.selected is None or node.key in policy.selected:
+        return None
+    remedy = "run without --only, or run it first"
+    return Reason("left out", node.name, text=f"{node.name} was left out by --only, and has no output yet; {remedy}")
+
+
+def _from_roots(reasons: tuple[Reason, ...], roots: Mapping[str, tuple[Reason, ...]]) -> tuple[Reason, ...]:
+    """Reasons with each input that only hangs on others replaced by what that one hangs on.
+
+    Args:
+        roots: by name of the step, dependencies among them.
+    """
+    if len(reasons) == 1 and reasons[0].is_downstream:
+        return roots.get(reasons[0].path, reasons)  # shared, since a graph may be deep
+    found: list[Reason] = []
+    named: set[str] = set()
+    for reason in reasons:
+        for each in roots.get(reason.path, (reason,)) if reason.is_downstream else (reason,):
+            if not each.is_downstream or each.path not in named:
+                found.append(each)
+                named.update([each.path] if each.is_downstream else [])
+    return tuple(found)
 
 
 def _made_again(dependencies: list[PlannedNode]) -> list[str]:

@@ -48,14 +48,14 @@ class Recorder:
                 begin_run(self._objects, self._whole(self._record), self._stem)
         self._notify(notice)
 
-    def end(self, settled: Mapping[str, Settled], ok: bool) -> None:
+    def end(self, settled: Mapping[str, Settled], ok: bool, stopped: bool) -> None:
         """Keep how the run came out.
 
         Raises:
             StoreError: when something was made, and the record of it cannot be written.
         """
         statuses = {name: settled[node.key].outcome for node in self._graph.nodes.values() for name in node.names}
-        ended = replace(self._record, finished=now(), ok=ok, statuses=statuses)
+        ended = replace(self._record, finished=now(), ok=ok, stopped=stopped, statuses=statuses)
         try:
             record_run(self._objects, ended, self._stem, self._begun, self._whole)
         except MarinError:

@@ -27,7 +27,7 @@ from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.run.limits import is_held_back
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.pending import Attempt, Ready
-from marin_pipeline.run.plan import Policy, assess, is_drifted
+from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Policy, assess, is_drifted
 from marin_pipeline.run.protocol import Claim, LeaseLost, adopt, claim, publish
 from marin_pipeline.run.task import inputs_read, task_of
 from marin_pipeline.store import layout
@@ -116,6 +116,11 @@ class Scheduler:
         """Whether the run was asked to stop."""
         return self._stop_asked > 0
 
+    @property
+    def at_work(self) -> list[str]:
+        """Names of the steps that are running now."""
+        return [attempt.node.name for attempt in list(self._attempts.values())]
+
     def interrupt(self) -> None:
         """Ask the run to stop: once, steps save what they can; twice, everything ends at once."""
         self._stop_asked += 1
@@ -147,9 +152,11 @@ class Scheduler:
             for lease in [*given, *(attempt.lease for attempt in self._attempts.values())]:
                 lease.release()
             self._keeper.close()
-        for node in self._graph.nodes.values():
-            if node.key not in self._settled:
-                self._settled[node.key] = Settled("blocked", message="the run was stopped")
+        ended = {attempt.node.key for attempt in self._attempts.values()}
+        for key in self._graph.nodes:
+            if key not in self._settled:
+                message = "stopped at once" if key in ended else "stopped before it began"
+                self._settled[key] = Settled("blocked", message=message, stopped=key in ended)
         return {key: self._settled[key] for key in self._graph.nodes}
 
     def _patience(self) -> float:
@@ -212,6 +219,11 @@ class Scheduler:
         forced = node.key in policy.force
         self._ready.append(Ready(node, found, waiting, reasons, inputs_read(node, commits), forced))
 
+    def _held(self) -> str:
+        """Why nothing new is started; empty when it is."""
+        held = self._fail_fast and self.failures
+        return f"blocked by --fail-fast after {self.failures[0][0].name}" if held else ""
+
     def _why_blocked(self, node: Node) -> str | None:
         for key in node.depends_on:
             settled = self._settled[key]
@@ -219,25 +231,20 @@ class Scheduler:
             if settled.outcome in ("failed", "blocked"):
                 return f"blocked by {name}"
             if settled.drifted:
-                return (
-                    f"drift: {name} was made by other code than the present one; "
-                    "say --code accept (the change does not matter) or --code rerun"
-                )
+                return f"drift: {name} was made by other code than the present one; say {ACCEPT_OR_RERUN}"
         if self._policy.selected is not None and node.key not in self._policy.selected:
             return "was left out by --only, and has no output yet; run without --only, or run it first"
-        if self._fail_fast and self.failures:
-            return f"blocked by --fail-fast after {self.failures[0][0].name}"
-        return None
+        return self._held() or None
 
     def _block(self, node: Node, why: str) -> None:
         self._notify(Notice("blocked", node, why))
         self._settle(node, Settled("blocked", message=why))
 
-    def _settle(self, node: Node, settled: Settled, text: str = "") -> None:
+    def _settle(self, node: Node, settled: Settled, told: bool = False) -> None:
         """Fix how a step came out; what waits for it is looked at from the loop, since a chain may be long."""
         self._settled[node.key] = settled
-        if settled.outcome == "cached":
-            self._notify(Notice("cached", node, text))
+        if settled.outcome == "cached" and not told:
+            self._notify(Notice("cached", node))
         for key in self._dependents[node.key]:
             self._unsettled[key] -= 1
             if not self._unsettled[key]:
@@ -265,8 +272,8 @@ class Scheduler:
             if is_held_back(ready.node.artifact.resources, running):
                 continue
             self._ready.remove(ready)
-            if self._fail_fast and self.failures:
-                self._block(ready.node, f"blocked by --fail-fast after {self.failures[0][0].name}")
+            if self._held():
+                self._block(ready.node, self._held())
                 continue
             self._claiming.append(ready)
             self._calls.submit(partial(self._begin, ready), partial(self._begun, ready))
@@ -297,14 +304,16 @@ class Scheduler:
             self._again(ready, str(error))
         except MarinError as error:
             if isinstance(error, NoAnswer) and not self._stop_asked and self._may_again(ready, "infrastructure"):
-                self._again(ready, str(error), silent=True)
+                self._again(ready, str(error), "infrastructure", silent=True)
             else:
                 self._failed_before(node, error)
 
     def _settle_adopted(self, node: Node, commit: Commit) -> None:
-        source = commit.adopted_from
-        text = f"adopted from {source.key[:8]}: the same step, code and input contents" if source else ""
-        self._settle(node, Settled("cached", commit), text)
+        source = commit.adopted_from  # None when somebody else made it in the meantime
+        if source is not None:
+            data = {"adopted_from": source.named()}
+            self._notify(Notice("adopt", node, f"from {source.id} {source.key[:8]}: equal inputs and code", data))
+        self._settle(node, Settled("cached", commit), told=source is not None)
 
     def _wait(self, ready: Ready) -> None:
         ready.next_try = self._clock() + min(WAIT, self._lease_life / 4)
@@ -421,7 +430,8 @@ class Scheduler:
         if failed.full and not attempt.silences:  # else it may be committed
             self._clear(attempt)
         if failed.kind == "stopped" or (self._stop_asked and failed.again):
-            self._settle(node, Settled("blocked", message=failed.message))
+            message = failed.message if failed.kind == "stopped" else f"stopped: {failed.message}"
+            self._settle(node, Settled("blocked", message=message, stopped=True))
             return
         failure = Failure(attempt.task.attempt, failed.kind, failed.message, failed.traceback, now())
         try:
@@ -430,7 +440,7 @@ class Scheduler:
             # The failure itself is what the reader needs; a store that cannot take the record says so beside it.
             failed = replace(failed, message=f"{failed.message} (and the failure could not be recorded: {error})")
         if (failed.again or failed.kind in ("user", "memory")) and self._may_again(ready, failed.kind):
-            self._again(ready, failed.message, failed.silent)
+            self._again(ready, failed.message, failed.kind, failed.silent)
             return
         if ready.tries:
             failed = replace(failed, message=f"{failed.message} (attempt {ready.tries.total() + 1})")
@@ -455,13 +465,16 @@ class Scheduler:
 
     def _may_again(self, ready: Ready, kind: str) -> bool:
         """Whether an attempt that failed so is made again; counts it."""
-        allowed = ready.tries[kind] < ready.node.artifact.resources.limit(kind)
+        allowed = ready.tries[kind] < ready.node.artifact.resources.limit(kind) and not self._held()
         ready.tries[kind] += allowed
         return allowed
 
-    def _again(self, ready: Ready, why: str, silent: bool = False) -> None:
-        """Put a step back; after a while where it was the store that did not answer."""
-        self._notify(Notice("retry", ready.node, f"{why.partition(chr(10))[0]}; trying again"))
+    def _again(self, ready: Ready, why: str, kind: str = "", silent: bool = False) -> None:
+        """Put a step back; after a while where it was the store that did not answer. `kind`: see `retry_text`."""
+        if self._held():
+            self._block(ready.node, self._held())
+            return
+        self._notify(Notice("retry", ready.node, ready.retry_text(why.partition("\n")[0], kind)))
         tries = min(ready.tries["infrastructure"], len(PATIENCE))
         ready.next_try = self._clock() + (PATIENCE[tries - 1] if silent else 0.0)
         self._ready.append(ready)

@@ -21,7 +21,7 @@ from marin_pipeline.core.graph import Node
 from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.outcome import Notice
-from marin_pipeline.run.plan import Plan, PlannedNode, summary_line
+from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Plan, PlannedNode, summary_line
 from marin_pipeline.store.output import CommittedOutput
 
 if TYPE_CHECKING:
@@ -65,21 +65,22 @@ def bytes_text(size: float) -> str:
     return f"{size:.0f} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
-def plan_lines(plan: Plan, title: str, store: str, whole: bool = False) -> list[str]:
+def plan_lines(plan: Plan, title: str, store: str, whole: bool = False, undone: bool = False) -> list[str]:
     """The plan as text, one line a step.
 
     Args:
         whole: name every step; else many that are cached are counted in a line, and many that only hang on another one
             are counted at that one.
+        undone: nothing but the steps that are not done.
     """
-    lines = [summary_line(title, plan, store)]
+    lines = [] if undone else [summary_line(title, plan, store)]
     cones = cones_of(plan)
     if whole or len(cones.roots) <= FEW:
         cones = Cones()
     shown = [planned for key, planned in plan.nodes.items() if key not in cones.roots]
     cached = sum(planned.status == "cached" for planned in shown)
-    hidden = 0 if whole or cached <= QUIET_LINES else cached
-    if hidden:
+    hidden = undone or (0 if whole or cached <= QUIET_LINES else cached)
+    if hidden and not undone:
         lines.append(f"{'cached':<9}({hidden} steps)")
     for planned in shown:
         if planned.status != "cached" or not hidden:
@@ -96,7 +97,8 @@ def _planned_lines(plan: Plan, title: str, store: str, verbosity: int) -> list[s
 
 
 def _plan_line(planned: PlannedNode) -> str:
-    reason = f"  {planned.reason}" if planned.reason else ""
+    told = planned.told.removeprefix(f"{planned.status}: ")
+    reason = f"  {told}" if told else ""
     return f"{planned.status:<9}{planned.node.key[:8]}  {planned.node.name}{reason}".rstrip()
 
 
@@ -105,6 +107,7 @@ def summary_tree(result: RunResult) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
     for node in result.graph.nodes.values():
         settled, output = result.settled[node.key], result.output(node)
+        source = None if output is None else output.commit.adopted_from
         steps.append(
             {
                 "name": node.name,
@@ -115,6 +118,8 @@ def summary_tree(result: RunResult) -> dict[str, Any]:
                 "bytes": None if output is None else output.commit.bytes,
                 "digest": None if output is None else output.digest,
                 **({"message": settled.message} if settled.message else {}),
+                **({"drifted": True} if settled.drifted else {}),
+                **({"adopted_from": source.named()} if source is not None else {}),
             }
         )
     return {"event": "summary", "ok": result.ok, "steps": steps}
@@ -186,15 +191,21 @@ class LineScreen:
         print(failure_text(notice), file=sys.stderr, flush=True)
 
     def _line(self, verb: str, node: Node, detail: str) -> None:
-        print(f"{verb:<9}{node.key[:8]}  {node.name}  {detail}".rstrip(), file=self._stream, flush=True)
+        print(_event_line(verb, node, detail), file=self._stream, flush=True)
 
     def finished(self, result: RunResult) -> None:
         if self._verbosity >= 0:
             for line in output_lines(result):
                 print(line, file=self._stream, flush=True)
+        else:
+            _print_damage(result)
 
     def abandon(self) -> None:
         """Nothing is open."""
+
+
+def _event_line(verb: str, node: Node, detail: str) -> str:
+    return f"{verb:<9}{node.key[:8]}  {node.name}  {detail.removeprefix(f'{verb}: ')}".rstrip()
 
 
 def _detail(notice: Notice) -> str:
@@ -226,7 +237,10 @@ def output_lines(result: RunResult) -> list[str]:
     shown = [
         node
         for node in result.graph.nodes.values()
-        if not hidden or result.settled[node.key].outcome != "cached" or node.key in result.graph.targets
+        if not hidden
+        or result.settled[node.key].outcome != "cached"
+        or result.settled[node.key].drifted
+        or node.key in result.graph.targets
     ]
     width = max((len(node.name) for node in shown), default=0)
     lines: list[str] = []
@@ -234,26 +248,48 @@ def output_lines(result: RunResult) -> list[str]:
         settled, output = result.settled[node.key], result.output(node)
         what = settled.message.partition("\n")[0] if output is None else _where(result, output)
         lines.append(f"{settled.outcome:<9}{node.key[:8]}  {node.name:<{width}}  {what}".rstrip())
-        value = _value_text(output) if output is not None and node.key in result.graph.targets else ""
-        if value:
-            lines.append(f"{'':<19}{value}")
+        if output is not None and node.key in result.graph.targets:
+            damage = _damage(output)
+            value = "" if damage else _value_text(output)
+            lines += [f"damaged  {node.key[:8]}  {node.name:<{width}}  {damage}"] if damage else []
+            lines += [f"{'':<19}{value}"] if value else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-    return [*lines, f"{counts} in {result.seconds:.1f} s"]
+    drifted = sum(settled.drifted for settled in result.settled.values())
+    remedy = f"; {drifted} drifted, made by other code: say {ACCEPT_OR_RERUN}" if drifted else ""
+    return [*lines, f"{counts} in {result.seconds:.1f} s{remedy}"]
+
+
+def _damage(output: CommittedOutput) -> str:
+    """What is wrong with a value; empty for one that can be read."""
+    try:
+        _ = output.value_tree
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def _print_damage(result: RunResult) -> None:
+    """Of a run that prints failures only, which of the asked values cannot be read."""
+    for node in map(result.graph.nodes.__getitem__, result.graph.targets):
+        output = result.output(node)
+        damage = "" if output is None else _damage(output)
+        if damage:
+            print(f"damaged  {node.key[:8]}  {node.name}  {damage}", file=sys.stderr, flush=True)
 
 
 def _where(result: RunResult, output: CommittedOutput) -> str:
-    """Where the files lie: relative to the working directory where they lie below it."""
+    """Where the files lie, relative to the working directory where they lie below it, and what to know of them."""
     where = f"{result.objects.url}/{output.folder}"
     here = os.getcwd()
-    return os.path.relpath(where, here) if where.startswith(here + os.sep) else where
+    shown = os.path.relpath(where, here) if where.startswith(here + os.sep) else where
+    source = output.commit.adopted_from
+    adopted = "" if source is None else f"  adopted from {source.key[:8]}"
+    return f"{shown}{adopted}{'  drifted' if result.settled[output.key].drifted else ''}"
 
 
 def _value_text(output: CommittedOutput) -> str:
     """The returned value, when it is short; empty for one that needs a table of its own."""
-    try:
-        text = json.dumps(output.value_tree, ensure_ascii=False)
-    except StoreError:
-        return ""  # whoever reads the value is told what is wrong with it
+    text = json.dumps(output.value_tree, ensure_ascii=False)
     return f"= {text}" if text != "null" and len(text) <= VALUE_WIDTH and "~" not in text else ""
 
 
@@ -306,12 +342,12 @@ class TerminalScreen:
             self._running[key] = (notice.node, time.monotonic(), {})
             return
         self._running.pop(key, None)
-        if notice.verb in ("cached", "done", "fail", "blocked"):
+        if notice.verb in ("cached", "adopt", "done", "fail", "blocked"):
             self._counts[notice.verb] = self._counts.get(notice.verb, 0) + 1
         if notice.verb == "fail":
             self._console.print(failure_text(notice), style="red", highlight=False, soft_wrap=True, markup=False)
         elif notice.verb != "cached" and self._verbosity >= 0:
-            line = f"{notice.verb:<9}{key[:8]}  {notice.node.name}  {_detail(notice)}".rstrip()
+            line = _event_line(notice.verb, notice.node, _detail(notice))
             self._console.print(line, style=_STYLES.get(notice.verb, ""), highlight=False, soft_wrap=True, markup=False)
 
     def abandon(self) -> None:
@@ -325,10 +361,14 @@ class TerminalScreen:
                 self._console.print(
                     line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False
                 )
+        else:
+            _print_damage(result)
 
 
 _STYLES = {
     "cached": "dim",
+    "adopt": "dim",
+    "damaged": "red",
     "done": "green",
     "failed": "red",
     "blocked": "yellow",

@@ -42,6 +42,10 @@ class Source:
     attempt: str
     """The attempt that made the bytes."""
 
+    def named(self) -> dict[str, Tree]:
+        """Which commit it is, for programs."""
+        return {"id": self.id, "key": self.key, "number": self.number}
+
 
 @dataclass(frozen=True)
 class Commit:

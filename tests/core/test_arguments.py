@@ -176,7 +176,7 @@ def test_a_value_becomes_what_its_annotation_says(value: Any, annotation: Any, e
         (10**400, float, "expected float, got 1000"),
         (Level.LOW, int, "expected int, got <Level.LOW: 1>"),
         (Mode.FAST, str, "expected str, got <Mode.FAST: 'fast'>"),
-        ("RED", Colour, "expected Colour, got 'RED'"),
+        ("RED", Colour, "expected Colour (one of RED, BLUE), got 'RED'"),
         ("c", Literal["a", "b"], "expected one of 'a', 'b', got 'c'"),
         (True, Literal[1, 2], "expected one of 1, 2, got True"),
         ("abc", Sequence[str], "expected Sequence[str], got 'abc'"),

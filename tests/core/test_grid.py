@@ -56,8 +56,14 @@ def test_every_combination_is_a_cell_in_the_order_of_the_product() -> None:
     assert made[0.5, 0].key == fit(rate=0.5, seed=0).key
     assert made.varied == ("rate", "seed")
     assert len(made) == 4
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError) as caught:
         made[0.25, 0]
+    told = "<grid of 4 over rate, seed> has no cell"
+    assert str(caught.value) == f"{told} [0.25, 0]; rate is one of 0.001, 0.5; seed is one of 0, -1"
+    with pytest.raises(KeyError, match=r"no cell \[0\.5\]; give a value for each of rate, seed"):
+        made[0.5]
+    assert made.get((0.25, 0)) is None
+    assert (0.5, 0) in made
 
 
 def test_a_grid_over_one_argument_is_indexed_by_the_value() -> None:

@@ -52,7 +52,9 @@ def first(program: Program, texts: Path, prefix: Path) -> Ran:
 
 def run(program: Program, texts: Path, prefix: Path, *arguments: str, python: tuple[str, ...] = ()) -> Ran:
     options = ("--documents", str(texts), "--held-out", "0.2")
-    return program(QUICKSTART, "--json", *options, *SMALL, *arguments, prefix=prefix, python=python)
+    given = {argument.partition("=")[0] for argument in arguments}
+    small = [override for override in SMALL if override.partition("=")[0] not in given]
+    return program(QUICKSTART, "--json", *options, *small, *arguments, prefix=prefix, python=python)
 
 
 def test_the_users_own_text_becomes_an_evaluated_model(first: Ran) -> None:

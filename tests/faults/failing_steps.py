@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from marin_pipeline import Context, Runtime, ShardContext, step
@@ -22,6 +23,10 @@ def _fail_next(ways: list[str], name: str) -> None:
     if way == "memory":
         raise MemoryError
     if way == "silent":
+        raise NoAnswer("store: does not answer")
+    if way == "late":
+        while not (counts.parent / "after").exists():
+            time.sleep(0.01)
         raise NoAnswer("store: does not answer")
     if way == "killed":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from marin_pipeline import Artifact, Resources
+from marin_pipeline.run.outcome import Notice
 from tests.faults.failing_steps import maps, tries
 from tests.faults.faulty_objects import FaultyObjects, nth
+from tests.run.sample_steps import fails
 from tests.run.sessions import Bench, digests, failure, outcomes, step_folder
 
 
@@ -78,6 +80,19 @@ def test_what_the_step_did_is_tried_again_only_if_asked(inline: Bench, way: str)
     assert tried(inline) == 3
     assert recorded(inline, trying()) == [way] * 3
     assert result.failures[0][1].kind == way
+
+
+def test_what_fails_when_nothing_is_started_any_more_is_not_tried_again(local: Bench) -> None:
+    def notify(notice: Notice) -> None:
+        local.notices.append(notice)
+        if notice.verb == "fail":
+            (local.counts / "after").touch()
+
+    targets = [fails(word="x"), trying("late", retries=2)]
+    result = local.session(targets, fail_fast=True, max_parallel=2).run(notify)
+    assert outcomes(result) == {"fails": "failed", "tries": "failed"}
+    assert tried(local) == 1
+    assert not retries(local)
 
 
 def test_a_silent_store_does_not_use_up_what_the_user_asked_for(inline: Bench) -> None:

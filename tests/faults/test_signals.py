@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from marin_pipeline.run.history import all_runs, runs_of
+from marin_pipeline.store.objects import open_objects
 from tests.faults.drivers import Scene, alive, workers_of
 from tests.run.sessions import wait_until
 
@@ -45,6 +47,27 @@ def test_a_step_that_does_not_listen_is_ended_with_its_children(scene: Scene) ->
     assert not alive(worker)
     wait_until(lambda: not alive(child))
     assert lease_owner(scene, "plain") is None
+
+
+def test_what_is_waited_for_and_what_was_stopped_is_told_and_recorded(scene: Scene, tmp_path: Path) -> None:
+    scene.kind = "listening"
+    driver = scene.start()
+    scene.at_gate("listening")
+    driver.send_signal(signal.SIGINT)
+    out, err = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    told = [line for line in err.splitlines() if line.startswith("stop")]
+    assert told == [
+        "stopping: waiting 120 s at most for listening to save what can be saved; a second Ctrl-C ends all at once",
+        "stopped: listening; run the same command again to go on",
+    ]
+    steps = {step["name"]: step for step in json.loads(out.splitlines()[-1])["steps"]}
+    assert steps["listening"]["message"].startswith("stopped")
+    (experiment,) = {run.experiment for run in all_runs(open_objects(str(scene.prefix)))}
+    (run,) = runs_of(open_objects(str(scene.prefix)), experiment)
+    record = run.read(open_objects(str(scene.prefix)))
+    assert record is not None
+    assert run.state(record) == "stopped"
 
 
 def test_a_step_that_waits_for_its_shards_stops_and_finished_shards_are_kept(scene: Scene) -> None:

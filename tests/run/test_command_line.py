@@ -87,6 +87,24 @@ def test_exit_codes(program: Program, noisy: Path) -> None:
     assert program(noisy, prefix=noisy).code == 1
 
 
+def test_an_option_of_another_command_is_refused_and_nothing_runs(
+    program: Program, noisy: Path, tmp_path: Path
+) -> None:
+    for command, options in {
+        "run": ("--check", "--format svg"),
+        "plan": ("--format svg", "--lock"),
+        "explain noisy": ("--check", "--format svg", "--lock", "-q", "-v", "--fail-fast"),
+        "graph": ("--check", "--json", "--lock", "-q", "--max-parallel 2", "--reason x"),
+    }.items():
+        for option in options:
+            ran = program(noisy, *command.split(), *option.split())
+            assert ran.code == 2, (command, option)
+            assert " goes with `" in ran.err
+    assert program(noisy, "--check").code == 2
+    assert not (tmp_path / "store").exists()
+    assert "flowchart TD" in program(noisy, "graph").out
+
+
 def test_a_prefix_that_is_a_file_is_told_in_one_line(program: Program, noisy: Path) -> None:
     ran = program(noisy, prefix=noisy)
     assert ran.err.splitlines()[-1].startswith(f"error: {noisy}")

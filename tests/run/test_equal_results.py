@@ -68,7 +68,7 @@ def test_after_a_refactoring_with_equal_output_only_the_refactored_step_runs(tmp
         assert statuses == {"corpus": rest, "dedupe": "done", "tokenize": rest, "train": rest}
         if not first:
             adopted = {
-                each["name"] for each in done.events if each["event"] == "cached" and "adopted from" in str(each)
+                each["name"] for each in done.events if each["event"] == "adopt" and each["adopted_from"]["number"]
             }
             assert adopted == {"tokenize", "train"}
     again = program(file, "--json")

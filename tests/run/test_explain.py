@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marin_pipeline import Artifact
+from marin_pipeline.core.canonical import encode
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.run.cones import cones_of
 from marin_pipeline.run.earlier import READ, SIMILAR
@@ -114,6 +115,10 @@ def test_of_a_list_that_grew_only_the_addition_is_told(inline: Bench) -> None:
     assert inline.reasons([add(numbers=[three, one, two]), one])["add"] == "numbers[0] absent → n3; numbers[2] n3 → n2"
 
 
+def test_what_is_not_a_number_is_shown_as_one() -> None:
+    assert [shown(encode(value, "")) for value in (float("nan"), float("-inf"), "nan")] == ["nan", "-inf", "'nan'"]
+
+
 def test_items_of_lists_are_aligned() -> None:
     found = list(changes([1, 2, 3, 4], [0, 1, 3, 4, 5], "x"))
     assert [(change.path, change.old, change.new) for change in found] == [
@@ -141,6 +146,75 @@ def test_a_printed_plan_counts_a_cone_at_its_first_root(inline: Bench) -> None:
     ]
     assert len(plan_lines(plan, "t", "s", whole=True)) == 14
     assert len(plan_lines(inline.plan(experiment(3, 2)), "t", "s")) == 14, "few enough to be named"
+
+
+LAYERS = """
+from marin_pipeline import Artifact, Context, main, step
+
+@step
+def leaf(ctx: Context, k: int) -> int:
+    return k
+
+@step
+def node(ctx: Context, inputs: list[Artifact[int]], k: int = 0) -> int:
+    return sum(each.value for each in inputs) + k
+
+def build(k: int = 0) -> list[Artifact[int]]:
+    layer = [leaf(k=index).named(f"l0/{index}") for index in range(4)]
+    for number in range(1, 8):
+        layer = [
+            node(inputs=[layer[index], layer[index - 1]], k=k if (number, index) == (3, 0) else 0).named(
+                f"l{number}/{index}"
+            )
+            for index in range(4)
+        ]
+    return layer
+
+if __name__ == "__main__":
+    main(build)
+"""
+
+
+def test_what_the_same_code_changed_is_told_once_and_no_step_hangs_on_what_is_told(
+    program: Program, tmp_path: Path
+) -> None:
+    file = tmp_path / "layers.py"
+    file.write_text(LAYERS)
+    assert program(file, "--backend", "inline").code == 0
+    file.write_text(LAYERS.replace("+ k", "+ k + 0"))
+    lines = program(file, "plan").out.splitlines()
+    told = [line for line in lines if "code changed" in line]
+    assert [line.partition("  code")[2] for line in told] == [" changed: layers:node  +27 more"]
+    assert len(lines) == 1 + 4 + 1, "the leaves are cached, and stand for themselves"
+    whole = program(file, "plan", "-v").out.splitlines()
+    assert sorted(line[17:] for line in whole if line.startswith("run")) == [
+        f"  l{number}/{index}  code changed: layers:node" for number in range(1, 8) for index in range(4)
+    ]
+    reasons = {line["name"]: line["reason"] for line in program(file, "plan", "--json").events}
+    assert reasons["l7/2"] == "code changed: layers:node; downstream of l6/1; downstream of l6/2"
+
+
+def test_a_step_far_below_names_the_roots_and_their_reasons(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "layers.py"
+    file.write_text(LAYERS)
+    assert program(file, "--backend", "inline").code == 0
+    assert "  downstream of l3/0 (k 0 → 5)\n" in program(file, "explain", "l7/2", "--k", "5").out
+    (line,) = program(file, "explain", "l7/2", "--k", "5", "--json").events
+    assert line["reason"] == "downstream of l3/0"
+    assert [reason["text"] for reason in line["reasons"]] == ["downstream of l3/0 (k 0 → 5)"]
+
+
+def test_a_step_below_many_roots_names_each_once(inline: Bench) -> None:
+    def experiment(shift: int) -> Artifact[int]:
+        roots = [number(value=each + shift).named(f"root/{each}") for each in range(5)]
+        sides = [add(numbers=[root, roots[0]]).named(f"side/{index}") for index, root in enumerate(roots)]
+        return add(numbers=[*sides, roots[1]]).named("all")
+
+    inline.run(experiment(0))
+    (planned,) = [each for each in inline.plan(experiment(10)).nodes.values() if each.node.name == "all"]
+    assert sorted(reason.path for reason in planned.reasons) == [f"root/{each}" for each in range(5)]
+    assert planned.told.endswith(" and 2 more")
+    assert planned.reason.count("downstream of") == 5
 
 
 def test_forced_stale_and_drifted_roots_have_their_cones_too(inline: Bench) -> None:

@@ -153,13 +153,19 @@ def test_under_other_arguments_it_says_so_and_compares_nothing(experiment: Path,
     for arguments, shown in (("--size", "4"), "--size 4"), (("made.size=4",), "made.size=4"):
         assert program(experiment, *arguments).code == 0
         checked = program(experiment, "plan", "--check", *arguments)
-        assert checked.code == 0
-        assert told(checked) == [f"x.lock.json was written under no options, and this is {shown}: not compared"]
+        assert checked.code == 3, "a check that compares nothing is none"
+        text = f"x.lock.json was written under no options, and this is {shown}"
+        remedy = "; give the same arguments, or write it anew with `run --lock`"
+        assert told(checked) == [f"{text}: not compared{remedy}"]
         checked = program(experiment, "plan", "--check", "--json", *arguments)
-        assert ["status" in line for line in checked.events] == [True] * 3
+        assert checked.code == 3
+        assert ["status" in line for line in checked.events] == [True] * 3 + [False]
+        assert checked.events[-1] == {"lock": "x.lock.json", "change": "not compared", "text": text}
         assert "not compared" in checked.err
+        assert program(experiment, "plan", *arguments).code == 0
     assert program(experiment, "plan", "--check", "--size", "3").code == 0
-    assert program(experiment, "--lock", "--size", "4", "--text", "/home/somebody/texts").code == 0
+    ran = program(experiment, "--lock", "--size", "4", "--text", "/home/somebody/texts")
+    assert told(ran) == ["x.lock.json  instead of that under no options; this is --size 4 --text .../texts"]
     assert lock_of(experiment)["arguments"] == {"size": "4", "text": ".../texts"}
     assert told(program(experiment, "plan")) == [
         "x.lock.json was written under --size 4 --text .../texts, and this is no options: not compared"

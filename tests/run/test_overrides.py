@@ -154,8 +154,16 @@ def test_derived_fields_are_derived_again() -> None:
     assert overridden("train.model.width=256")["model"].per_head == 64
 
 
-def test_the_last_of_two_overrides_holds() -> None:
-    assert overridden("train.steps=1", "train.steps=2")["steps"] == 2
+@pytest.mark.parametrize(
+    "second", ["train.steps=2", "train.steps=1", "train.model={width: 128, heads: 2}", "train.model.width=128"]
+)
+def test_an_override_that_undoes_another_is_refused(second: str) -> None:
+    with pytest.raises(UsageError, match=r"undoes 'train.*leave one of them away"):
+        overridden("train.steps=1", "train.model.width=256", second)
+
+
+def test_a_part_of_what_is_overridden_may_be_overridden_after_it() -> None:
+    assert overridden("train.model={width: 128, heads: 2}", "train.model.heads=4")["model"].heads == 4
 
 
 def test_an_entry_of_a_dict_is_replaced_or_added() -> None:
@@ -181,7 +189,7 @@ def test_an_entry_of_a_dict_is_replaced_or_added() -> None:
         ("train.model.width=65", "train.model: width 65 is no multiple of heads 4"),
         ("train.model.schedule.warmup=2", "train.model.schedule is None and has nothing inside"),
         ("train.models[large].width=2", "train.models has no entry 'large'; it has small"),
-        ("train.switch=yes", "train.switch: expected Switch, got 'yes'"),
+        ("train.switch=yes", "train.switch: expected Switch (one of off, on, null), got 'yes'"),
         ("train.model={width: many}", "train.model: expected Model, got '{width: many}'"),
         ("train.model.schedule={kind: square}", "expected Schedule | None, got '{kind: square}'"),
         ("train.tokens=3", "override the arguments of the step that makes it"),

@@ -14,9 +14,9 @@ from marin_pipeline import Artifact, Context, File, LocalFile, step
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.run import drawing
 from marin_pipeline.run import plan as planning
-from marin_pipeline.store.commit import Look
+from marin_pipeline.store.commit import Invalidation, Look
 from tests.conftest import Program
-from tests.run.sample_steps import add, fails, first_line, number, size, sizes, times, words
+from tests.run.sample_steps import add, fails, first_line, increment, number, size, sizes, times, words
 from tests.run.sessions import Bench
 
 PROJECT = '[project]\nname = "sample"\n'
@@ -117,9 +117,35 @@ def test_only_runs_one_step_and_its_inputs_must_be_there(inline: Bench) -> None:
     assert inline.outcomes(target, only="times") == {"words": "cached", "times": "done"}
 
 
+def test_a_plan_says_blocked_where_the_run_does(inline: Bench) -> None:
+    target = increment(before=increment(before=number(value=1).named("first")).named("second")).named("third")
+    for only in ("third", "second"):
+        planned = inline.plan(target, only=only).nodes
+        assert {each.node.name: each.status for each in planned.values()} == inline.outcomes(target, only=only)
+    reason = "first was left out by --only, and has no output yet; run without --only, or run it first"
+    assert inline.reasons(target, only="second")["second"] == reason
+    assert inline.statuses(target, only="first") == {"first": "run"}
+
+
 def test_what_is_forced_and_left_out_is_a_contradiction(inline: Bench) -> None:
     with pytest.raises(Exception, match="times is asked for, and left out by --until or --only"):
         inline.plan(times(count=words(text="a")), until="words", force="times")
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        (("invalidated", "wrong"), "invalidated: wrong"),
+        (("invalidated", ""), "invalidated"),
+        (("collected", "no root reached it"), "invalidated: collected: no root reached it"),
+        (("forced", "forced"), "invalidated: forced"),
+        (("stale", "stale: x was rebuilt"), "invalidated: stale: x was rebuilt"),
+    ],
+)
+def test_why_an_output_was_ended_is_said_once(inline: Bench, ended: tuple[str, str], told: str) -> None:
+    (node,) = Graph([number(value=1)]).nodes.values()
+    look = Look(2, None, Invalidation(*ended, ""), None)
+    assert "; ".join(map(str, planning.assess(node, look, {}, planning.Policy())[1])) == told
 
 
 def test_pictures_are_valid_whatever_a_reason_says(inline: Bench) -> None:
@@ -173,6 +199,9 @@ def versioned(tmp_path: Path, program: Program) -> tuple[Callable[..., Any], Pat
 
 def test_drift_is_shown_and_nothing_new_is_built_on_it(versioned: tuple[Program, Path]) -> None:
     program, file = versioned
+    lines = program(file, "plan").out.splitlines()
+    assert lines[1][9 + 8 :] == "  make  code changed since it was made: versioned:make"
+    assert "its input make was made by other code" in program(file, "explain", "use").out
     plan = {line["name"]: line for line in program(file, "plan", "--json").events}
     assert plan["make"]["status"] == "drift"
     assert "versioned:make" in plan["make"]["reason"]

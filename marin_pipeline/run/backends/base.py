@@ -27,7 +27,7 @@ class Event:
 
 def stopped(task: Task) -> Event:
     """The end of a task that did not save anything before it was stopped."""
-    message = "was stopped; run the same command again to go on"
+    message = "stopped; run the same command again to go on"
     return Event(task.task, failed=Failed("stopped", message, ""))
 
 
