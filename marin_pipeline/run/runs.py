@@ -10,7 +10,7 @@ from contextlib import suppress
 from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
 from marin_pipeline.run.difference import KeyDifference, RunDifference
 from marin_pipeline.run.history import RunAt, RunRecord, all_runs
-from marin_pipeline.store.names import resolve
+from marin_pipeline.run.selection import find_step
 from marin_pipeline.store.objects import ObjectStore
 
 TROUBLE = 2
@@ -97,7 +97,7 @@ class _Trouble(StoreError):
 
 def _side(objects: ObjectStore, selector: str) -> tuple[str, str] | RunAt:
     try:
-        return resolve(objects, selector)
+        return find_step(objects, selector)
     except UsageError as error:
         run = find_run(objects, selector)
         if run is None:
