@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.run.adoption import Content, adopt
+from marin_pipeline.run.figures import counted
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.store import layout
@@ -79,9 +80,17 @@ def verify(objects: ObjectStore, selectors: Sequence[str], level: Level, as_json
         summary = {"event": "summary", "ok": not wrong, "level": level, "keys": len(done), "files": count}
         print(json.dumps({**summary, "bytes": size, "damaged": damaged, "findings": wrong}))
     else:
-        verdict = f"{damaged} damaged" if wrong else f"all {level}"
-        print(f"{len(done)} outputs, {count} files, {bytes_text(size)}: {verdict}")
+        verdict = f"{damaged} damaged" if wrong else _VERDICTS[level]
+        found = f"{counted(len(done), 'output')}, {counted(count, 'file')}, {bytes_text(size)}: {verdict}"
+        print(found if done else f"{objects.url}: there is no output to verify")
     return VERIFICATION_FAILED if wrong else 0
+
+
+_VERDICTS: Mapping[Level, str] = {
+    "present": "all objects are there",
+    "intact": "all objects are there, with the sizes and checksums that were committed",
+    "full": "all bytes as they were committed",
+}
 
 
 def _verified_lines(verified: Verified, as_json: bool) -> Iterator[str]:
@@ -89,7 +98,8 @@ def _verified_lines(verified: Verified, as_json: bool) -> Iterator[str]:
         yield json.dumps({"event": "verified", "ok": verified.ok, **asdict(verified)})
         return
     state = "ok" if verified.ok else "damaged"
-    yield f"{state:<9}{verified.key[:8]}  {verified.files:>6} files {bytes_text(verified.bytes):>9}  {verified.id}"
+    files = counted(verified.files, "file")
+    yield f"{state:<9}{verified.key[:8]}  {files:>12} {bytes_text(verified.bytes):>9}  {verified.id}"
     yield from (f"  {finding}" for finding in verified.findings)
 
 
@@ -245,18 +255,30 @@ def _gc_json(report: Collection) -> Iterator[str]:
     yield json.dumps({"event": "summary", "deleted": report.deleted, **totals, "bytes": freed})
 
 
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "output": ("output",),
+    "attempt": ("attempt",),
+    "work": ("part",),
+    "shard": ("shard",),
+    "scratch": ("scratch", "scratch"),
+}
+"""What each kind is called: one, and many where that is not one with an s."""
+
+
 def _gc_table(report: Collection, grace: str) -> Iterator[str]:
-    names = {"output": "outputs", "attempt": "attempts", "work": "parts", "shard": "shards", "scratch": "scratch"}
     totals = _totals(report)
     for action, title in (("end", f"ended, their bytes go after {grace}"), ("delete", "deleted")):
-        rows = [(names[kind], *totals[action, kind]) for kind in names if (action, kind) in totals]
+        rows = [(_KINDS[kind], *totals[action, kind]) for kind in _KINDS if (action, kind) in totals]
         if rows:
             yield title if report.deleted else f"would be {title}"
-            yield from (f"  {name:<16}{count:>8}  {bytes_text(size):>9}" for name, count, size in rows)
+            yield from (
+                f"  {counted(count, *name).partition(' ')[2]:<16}{count:>8}  {bytes_text(size):>9}"
+                for name, count, size in rows
+            )
             if action == "delete":
                 yield f"  {'in all':<16}{sum(row[1] for row in rows):>8}  {bytes_text(sum(row[2] for row in rows)):>9}"
     if not report.items:
-        yield "nothing to collect"
+        yield f"nothing to collect with --grace {grace}"
     elif not report.deleted:
         yield "nothing was changed; add --delete to do it"
     for why in report.kept:

@@ -187,5 +187,8 @@ def list_files(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[s
         raise UsageError(f"{selector!r} is {id} {key[:8]}, whose output has ended: {found.fallen}; run it again")
     if found.commit is None:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no output in {objects.url}; run it first")
-    for entry in CommittedOutput(objects, id, key, found.commit).manifest.entries:
+    entries = CommittedOutput(objects, id, key, found.commit).manifest.entries
+    if not as_json and sys.stdout.isatty():
+        yield f"{'bytes':>12}  {'sha256':<16}  path"
+    for entry in entries:
         yield json.dumps(asdict(entry)) if as_json else f"{entry.size:>12}  {entry.sha256[:16]}  {entry.path}"
