@@ -85,7 +85,8 @@ class _Reader:
 
     def read(self, last: bool = False) -> Iterator[Line]:
         """The lines since the last call; with `last`, also one that has no end yet."""
-        # The shards are read first: what the step has copied by now is known then.
+        # The step's own log is read first: what it has copied by then is in the logs of the shards, which are read after.
+        own = self._lines(self._path(layout.attempt_log), last)
         shards, found = self._shards(), list[Line]()
         for name, path in shards:
             for text in self._lines(path, last):
@@ -96,7 +97,7 @@ class _Reader:
             for name, path in shards
             if self._rest.get(path)
         }
-        for text in self._lines(self._path(layout.attempt_log), last):
+        for text in own:
             if self._told[text]:
                 self._told[text] -= 1
                 # What the step printed after it had copied this comes after what the shards printed.

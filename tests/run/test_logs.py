@@ -136,6 +136,7 @@ def test_a_running_step_is_followed_by_name_to_its_end_with_its_shards(stage: St
     stage.at("first")
     follower = stage.tool("logs", "second", "--follow")
     assert follower.stdout is not None
+    assert "waits for its turn in printing@1, where first runs" in follower.stdout.readline()
     stage.open("first")
     begun = [follower.stdout.readline() for _ in range(3)]
     assert begun[0] == "second begins\n"

@@ -536,6 +536,7 @@ def test_whatever_is_collected_and_whenever_it_is_killed_what_is_believed_is_who
             assert not problems(bench.objects)
         assert not collect(bench.objects, grace, delete=True, clock=later(days)).kept
         assert not problems(bench.objects)
+        dry = Collection(False)
         for _ in range(6):
             days += 8
             dry = collect(bench.objects, grace, clock=later(days))
