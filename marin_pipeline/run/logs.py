@@ -85,7 +85,7 @@ class _Reader:
 
     def read(self, last: bool = False) -> Iterator[Line]:
         """The lines since the last call; with `last`, also one that has no end yet."""
-        # The step's own log is read first: what it has copied by then is in the logs of the shards, which are read after.
+        # The step's own log is read first: what it has copied by then is in the logs of its shards, read after it.
         own = self._lines(self._path(layout.attempt_log), last)
         shards, found = self._shards(), list[Line]()
         for name, path in shards:
