@@ -143,7 +143,7 @@ def test_a_running_step_is_followed_by_name_to_its_end_with_its_shards(stage: St
     stage.open("part")
     code, rest = ended(follower)
     assert code == 0
-    assert rest[-1] == "second ends"
+    assert "second ends" in rest
     assert ended(driver)[0] == 0
     code, whole = ended(stage.tool("logs", "second"))
     assert code == 0
