@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from marin_pipeline.cli import leave, stream_aside, writable_streams
@@ -28,16 +28,19 @@ class Command:
     """Adds its arguments; `--prefix` and `--json` are there already."""
     run: Callable[[ObjectStore, Parsed], Iterable[str] | int]
     """Does it: the lines to print, or an exit code where nothing is left to print."""
+    needs_store: bool = True
+    """Whether the store must be there; else it is made, or not asked."""
+
+
+KEY = "name, name@n, owner/name@n, or 6 digits of a key"
 
 
 def _selector(parser: Parser) -> None:
-    parser.add_argument("selector", metavar="KEY", help="a name, or 6 hex digits of a key")
+    parser.add_argument("selector", metavar="KEY", help=KEY)
 
 
 def _listed(parser: Parser) -> None:
-    parser.add_argument(
-        "selector", nargs="?", metavar="KEY", help="a name, or 6 hex digits of a key; of a table what names begin with"
-    )
+    parser.add_argument("selector", nargs="?", metavar="KEY", help=f"{KEY}; of a table what names begin with")
     parser.add_argument(
         "--table", action="store_true", help="results side by side: the arguments that differ, and the figures"
     )
@@ -95,7 +98,7 @@ def _two(parser: Parser) -> None:
         "Exits with 0 when they are one, 1 when they differ, 2 when they cannot be compared."
     )
     for name in ("a", "b"):
-        parser.add_argument(name, metavar=name.upper(), help="a name, 6 hex digits of a key, or a run (experiment@3)")
+        parser.add_argument(name, metavar=name.upper(), help=f"{KEY}; or a run (experiment@3)")
 
 
 def _diff(objects: ObjectStore, parsed: Parsed) -> int:
@@ -105,31 +108,40 @@ def _diff(objects: ObjectStore, parsed: Parsed) -> int:
 
 
 def _code_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "action",
-        choices=("check", "accept"),
-        help="check: is the code in code.lock? accept: make the golden inputs again, and enter it if they agree",
-    )
     parser.add_argument("steps", nargs="*", metavar="STEP", help="a step's id, or the name of its function")
-    parser.add_argument("--all", action="store_true", help="with accept: every step of the folder")
-    parser.add_argument(
-        "--run", action="store_true", dest="rerun", help="with check: also make the golden inputs again"
-    )
     parser.add_argument("--folder", help="the folder of the steps (default: here, where golden.py is, else ./steps)")
 
 
-def _code(objects: ObjectStore, parsed: Parsed) -> int:
+def _check_arguments(parser: Parser) -> None:
+    _code_arguments(parser)
+    parser.add_argument("--run", action="store_true", dest="rerun", help="also make the golden inputs again")
+
+
+def _accept_arguments(parser: Parser) -> None:
+    _code_arguments(parser)
+    parser.add_argument("--all", action="store_true", help="every step of the folder")
+
+
+def _code_check(objects: ObjectStore, parsed: Parsed) -> int:
+    return _code(parsed, "check")
+
+
+def _code_accept(objects: ObjectStore, parsed: Parsed) -> int:
+    if bool(parsed.steps) == parsed.all:
+        raise UsageError("code accept: name steps, or say --all")
+    return _code(parsed, "accept")
+
+
+def _code(parsed: Parsed, action: str) -> int:
     import json
     from pathlib import Path
 
     from marin_pipeline.run import golden
 
     out = stream_aside() if parsed.json else sys.stdout
-    if parsed.action == "accept" and bool(parsed.steps) == parsed.all:
-        raise UsageError("code accept: name steps, or say --all")
     folder = Path(parsed.folder) if parsed.folder else golden.default_folder(Path.cwd())
     with golden.opened(folder) as library:
-        if parsed.action == "accept":
+        if action == "accept":
             found = golden.accept(library, parsed.steps)
         else:
             found = golden.check(library, parsed.steps, parsed.rerun)
@@ -139,7 +151,7 @@ def _code(objects: ObjectStore, parsed: Parsed) -> int:
     if not parsed.json:
         count = sum(each.status == "accepted" for each in found)
         print(f"{count} of {sum(each.status != 'unversioned' for each in found)} steps are in {folder / golden.LOCK}")
-    return golden.exit_code(found, parsed.action)
+    return golden.exit_code(found, action)
 
 
 def _name_words(parser: Parser) -> None:
@@ -154,7 +166,7 @@ def _name(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
 
 
 def _verify_options(parser: Parser) -> None:
-    parser.add_argument("selectors", nargs="*", metavar="KEY", help="names or keys; by default all current outputs")
+    parser.add_argument("selectors", nargs="*", metavar="KEY", help=f"{KEY}; by default all current outputs")
     levels = "every object is there; and has its size and checksum (the default); and its bytes, hashed again"
     parser.add_argument("--level", choices=("present", "intact", "full"), default="intact", help=levels)
 
@@ -213,12 +225,21 @@ COMMANDS = (
     Command("logs", "what a step printed, or prints", _followed, _logs),
     Command("runs", "the runs of an experiment, those that go on among them", _experiment, _runs),
     Command("diff", "what sets two keys or two runs apart", _two, _diff),
-    Command("code", "whether steps with a version still give what they gave", _code_arguments, _code),
+    Command(
+        "code check", "whether the code of steps with a version is in code.lock", _check_arguments, _code_check, False
+    ),
+    Command(
+        "code accept",
+        "make golden inputs again, and enter the code in code.lock where they give what they gave",
+        _accept_arguments,
+        _code_accept,
+        False,
+    ),
     Command("name", "give a key a name, or list what a name has stood for", _name_words, _name),
     Command("verify", "check that the store holds what was committed", _verify_options, _verify),
     Command("invalidate", "end an output that is wrong: the next run makes it again", _invalidate_options, _invalidate),
     Command("gc", "collect what nothing needs any more", _gc_options, _gc),
-    Command("adopt", "take a file or folder that was made elsewhere into the store", _adopt_options, _adopt),
+    Command("adopt", "take a file or folder that was made elsewhere into the store", _adopt_options, _adopt, False),
 )
 
 
@@ -226,24 +247,56 @@ def main() -> None:
     """Run the program; exits with the designed code."""
     description = "Work on a store: what is there, what made it, what it printed."
     parser = argparse.ArgumentParser(prog="marin-pipeline", description=description)
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    _shared(parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         added = commands.add_parser(command.name, help=command.text, description=command.text)
         command.declare(added)
-        added.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
-        added.add_argument("--json", action="store_true", help="JSON lines on stdout")
-        added.set_defaults(run=command.run)
+        _shared(added)
+        added.set_defaults(command=command)
     writable_streams()
-    chosen = commands.choices.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    leading, rest = _split(sys.argv[1:])
+    words = next((count for count in (2, 1) if " ".join(rest[:count]) in commands.choices), 0)
     # Parsed by itself a command takes its words and options in any order.
-    parsed = parser.parse_args() if chosen is None else chosen.parse_intermixed_args(sys.argv[2:])
+    if words:
+        chosen = commands.choices[" ".join(rest[:words])]
+        parsed = chosen.parse_intermixed_args([*leading, *rest[words:]])
+    else:
+        parsed = parser.parse_args()
     leave(lambda: _run(parsed))
+
+
+def _shared(parser: Parser) -> None:
+    parser.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
+    parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
+
+
+class _Version(argparse.Action):
+    """Looked up only when it is asked for."""
+
+    def __call__(self, parser: Parser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"{parser.prog} {version('marin_pipeline')}")
+        parser.exit()
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options before the command, and the command with all that follows."""
+    count = 0
+    while count < len(arguments) and (arguments[count] == "--json" or arguments[count].startswith("--prefix")):
+        count += 2 if arguments[count] == "--prefix" else 1
+    return list(arguments[:count]), list(arguments[count:])
 
 
 def _run(parsed: Parsed) -> int:
     from marin_pipeline.run.driver import default_prefix
 
-    found = parsed.run(open_objects(parsed.prefix or default_prefix()), parsed)
+    objects = open_objects(parsed.prefix or default_prefix())
+    if parsed.command.needs_store and not objects.is_there():
+        raise UsageError(f"{objects.url}: no store is there; say where it is with --prefix or MARIN_PREFIX")
+    found = parsed.command.run(objects, parsed)
     if isinstance(found, int):
         return found
     for line in found:

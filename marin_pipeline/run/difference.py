@@ -16,17 +16,13 @@ from typing import Any
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput
-from marin_pipeline.run.explain import ABSENT, Change, PieceChange, artifact_of, changes, compare_code, shown
-from marin_pipeline.run.figures import figure_text, figures
+from marin_pipeline.run.explain import Change, PieceChange, artifact_of, changes, compare_code, shown
 from marin_pipeline.run.history import HAVE_OUTPUT, RunAt, RunRecord
-from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.run.output_difference import OutputDifference, change_tree, listed
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput
-
-LISTED = 40
-"""Files, figures or steps that are listed one by one for people; more are counted."""
 
 _KEY16 = re.compile(r"[0-9a-f]{16}")
 
@@ -139,22 +135,14 @@ class Own:
             "step": self.step,
             "version": self.version,
             "code": [vars(piece) for piece in self.code],
-            "arguments": [_change_tree(change) for change in self.arguments],
-            "not_in_key": [_change_tree(change) for change in self.unkeyed],
+            "arguments": [change_tree(change) for change in self.arguments],
+            "not_in_key": [change_tree(change) for change in self.unkeyed],
             "unknown": self.unknown,
         }
 
 
 def _version(version: Any) -> str:
     return "its source" if version is None else str(version)
-
-
-def _change_tree(change: Change) -> dict[str, Tree]:
-    return {
-        "path": change.path,
-        "old": None if change.old is ABSENT else change.old,
-        "new": None if change.new is ABSENT else change.new,
-    }
 
 
 def own_difference(a: Side, b: Side) -> Own:
@@ -225,22 +213,6 @@ def causes(sides: Sides, a: Side, b: Side) -> list[Cause]:
     return found
 
 
-@dataclass(frozen=True)
-class FileDifference:
-    """One file of two outputs."""
-
-    path: str
-    change: str
-    """`same`, `different`, `added` or `removed`."""
-    sizes: tuple[int | None, int | None]
-    """Bytes; None on the side that does not have it."""
-
-    def __str__(self) -> str:
-        old, new = (None if size is None else bytes_text(size) for size in self.sizes)
-        sizes = f"{old} → {new}" if old is not None and new is not None else old or new
-        return f"{self.change:<10}{self.path}  {sizes}"
-
-
 @dataclass
 class KeyDifference:
     """What sets two keys apart."""
@@ -249,14 +221,8 @@ class KeyDifference:
     b: Side
     own: Own
     causes: Sequence[Cause]
-    files: list[FileDifference] = field(default_factory=list[FileDifference])
-    """Of two outputs; empty unless both are there."""
-    machine: list[Change] = field(default_factory=list[Change])
-    """Of two outputs that differ: what the machines had that made them."""
-    figures: dict[str, tuple[float | None, float | None]] = field(
-        default_factory=dict[str, tuple[float | None, float | None]]
-    )
-    """Numbers in the returned values, where they differ."""
+    output: OutputDifference | None = None
+    """None unless both have an output, and are not one key."""
 
     @classmethod
     def of(cls, objects: ObjectStore, a: tuple[str, str], b: tuple[str, str]) -> KeyDifference:
@@ -266,15 +232,10 @@ class KeyDifference:
         found = cls(left, right, own_difference(left, right), [] if a == b else causes(sides, left, right))
         if left.commit is None or right.commit is None or a == b:
             return found
-        outputs = [CommittedOutput(objects, side.id, side.key, side.commit) for side in (left, right) if side.commit]
-        found.files = list(_files(*outputs))
-        if left.commit.output != right.commit.output:
-            found.machine = list(changes(dict(left.commit.fingerprint), dict(right.commit.fingerprint)))
-        old, new = (figures(output.value_tree) for output in outputs)
-        for path in [*old, *(path for path in new if path not in old)]:
-            pair = old.get(path), new.get(path)
-            if repr(pair[0]) != repr(pair[1]):
-                found.figures[path] = pair
+        found.output = OutputDifference.of(
+            CommittedOutput(objects, left.id, left.key, left.commit),
+            CommittedOutput(objects, right.id, right.key, right.commit),
+        )
         return found
 
     @property
@@ -296,9 +257,7 @@ class KeyDifference:
                 for cause in self.causes
                 if cause.roles
             ],
-            "files": [{"path": file.path, "change": file.change, "sizes": file.sizes} for file in self.files],
-            "machine": [_change_tree(change) for change in self.machine],
-            "figures": {path: [_json(value) for value in pair] for path, pair in self.figures.items()},
+            **(self.output or OutputDifference()).tree(),
         }
 
     def lines(self) -> Iterator[str]:
@@ -316,46 +275,8 @@ class KeyDifference:
             if cause.roles:
                 yield f"  {' → '.join(cause.roles)}: {cause.a.label} → {cause.b.label}"
                 yield from (f"    {line}" for line in cause.own.lines())
-        if self.a.commit is not None and self.b.commit is not None:
-            yield from self._output_lines()
-
-    def _output_lines(self) -> Iterator[str]:
-        counts = {change: sum(file.change == change for file in self.files) for change in _FILE_CHANGES}
-        told = ", ".join(f"{count:,} {change}" for change, count in counts.items() if count)
-        yield f"files  {told or 'none'}"
-        yield from _listed([f"  {file}" for file in self.files if file.change != "same"])
-        yield from _listed([f"machine  {each.path}  {shown(each.old)} → {shown(each.new)}" for each in self.machine])
-        yield from _listed([f"value  {path}  {_pair_text(*pair)}" for path, pair in self.figures.items()])
-
-
-_FILE_CHANGES = ("same", "different", "added", "removed")
-
-
-def _files(a: CommittedOutput, b: CommittedOutput) -> Iterator[FileDifference]:
-    old, new = a.manifest.files, b.manifest.files
-    for path in sorted({*old, *new}):
-        left, right = old.get(path), new.get(path)
-        if left is None or right is None:
-            change = "added" if left is None else "removed"
-        else:
-            change = "same" if (left.size, left.sha256) == (right.size, right.sha256) else "different"
-        yield FileDifference(path, change, (left.size if left else None, right.size if right else None))
-
-
-def _json(value: float | None) -> float | str | None:
-    """JSON has no NaN and no infinity."""
-    return value if value is None or abs(value) < float("inf") else repr(value)
-
-
-def _pair_text(old: float | None, new: float | None) -> str:
-    text = f"{figure_text(old) or 'absent'} → {figure_text(new) or 'absent'}"
-    return text if old is None or new is None else f"{text}  ({new - old:+.4g})"
-
-
-def _listed(lines: list[str]) -> Iterator[str]:
-    yield from lines[:LISTED]
-    if len(lines) > LISTED:
-        yield f"  and {len(lines) - LISTED:,} more; --json has all"
+        if self.output is not None:
+            yield from self.output.lines()
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
@@ -375,10 +296,14 @@ class RunDifference:
     """Steps of another key whose inputs alone differ."""
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Where one of the two has an output and the other has not."""
+    remade: list[str] = field(default_factory=list[str])
+    """Steps of one key that came out with other bytes."""
+    outputs: dict[str, OutputDifference] = field(default_factory=dict[str, OutputDifference])
+    """Of all steps whose outputs differ, by name."""
 
     @classmethod
     def of(cls, objects: ObjectStore, a: tuple[RunAt, RunRecord], b: tuple[RunAt, RunRecord]) -> RunDifference:
-        """Compare two runs. Of the steps that differ only those are read that differ by themselves."""
+        """Compare two runs. Specs are read of steps only that differ by themselves, outputs of all that differ."""
         (left, old), (right, new) = a, b
         found = cls(left, right)
         sides = Sides(objects)
@@ -391,7 +316,14 @@ class RunDifference:
             if (before[0] in HAVE_OUTPUT) != (before[1] in HAVE_OUTPUT):
                 found.outcomes[name] = before
             old_id, old_key = old.steps[name]
+            outputs = old.outputs.get(name), new.outputs.get(name)
+            if outputs[0] is not None and outputs[1] is not None and outputs[0] != outputs[1]:
+                found.outputs[name] = OutputDifference.between(
+                    objects, (old_id, old_key, outputs[0]), (id, key, outputs[1])
+                )
             if old_key == key:
+                if name in found.outputs:
+                    found.remade.append(name)
                 continue
             recipe = old.recipes.get(name)
             if recipe and recipe == new.recipes.get(name):
@@ -406,8 +338,9 @@ class RunDifference:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the two have the same steps, with and without outputs."""
-        return not (self.added or self.removed or self.changed or self.downstream or self.outcomes)
+        """Whether the two have the same steps, with the same outputs and without."""
+        differ = self.added or self.removed or self.changed or self.downstream or self.outcomes or self.outputs
+        return not differ
 
     def tree(self) -> dict[str, Tree]:
         """The whole difference as JSON values."""
@@ -420,21 +353,34 @@ class RunDifference:
             "changed": [{"name": name, **own.tree()} for name, own in self.changed.items()],
             "downstream": self.downstream,
             "outcomes": self.outcomes,
+            "remade": self.remade,
+            "outputs": {name: output.tree() for name, output in self.outputs.items()},
         }
 
     def lines(self) -> Iterator[str]:
         """The difference for people."""
         yield f"a  {self.a.name}  {self.a.stem}"
         yield f"b  {self.b.name}  {self.b.stem}"
-        yield from _listed([f"added  {name}" for name in self.added])
-        yield from _listed([f"removed  {name}" for name in self.removed])
+        yield from listed([f"added  {name}" for name in self.added])
+        yield from listed([f"removed  {name}" for name in self.removed])
         for name, own in self.changed.items():
             yield f"changed  {name}"
             yield from (f"  {line}" for line in own.lines())
+            yield from self._output_lines(name)
+        for name in self.remade:
+            yield f"other bytes  {name}, of the same key"
+            yield from self._output_lines(name)
         if self.downstream:
             yield f"+{len(self.downstream):,} downstream"
-        yield from _listed(
+            # The figures at the end are what two runs are compared for.
+            below = [name for name in self.downstream if name in self.outputs]
+            yield from listed([f"  {name}  {line}" for name in below for line in self.outputs[name].figure_lines()])
+        yield from listed(
             [f"outcome  {name}  {old or 'none'} → {new or 'none'}" for name, (old, new) in self.outcomes.items()]
         )
         if self.is_equal:
-            yield "the same steps with the same keys"
+            yield "the same steps with the same keys and outputs"
+
+    def _output_lines(self, name: str) -> Iterator[str]:
+        if name in self.outputs:
+            yield from (f"  {line}" for line in self.outputs[name].lines())

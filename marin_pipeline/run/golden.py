@@ -323,7 +323,7 @@ def accept(library: Library, selectors: Sequence[str] = ()) -> list[Finding]:
     """Make the golden inputs of steps again, and enter their present code in the lock if they give what they gave.
 
     Returns:
-        How each stands now. Where one is not `accepted`, nothing was written.
+        How each stands now. Where one is neither `accepted` nor `equal`, nothing was written.
 
     Raises:
         UsageError: for a step without a golden input.
@@ -346,7 +346,16 @@ def accept(library: Library, selectors: Sequence[str] = ()) -> list[Finding]:
         found.append(Finding(id, entry.version, "accepted", f"{codes} of version {entry.version}"))
     if not selectors:
         entries = {id: entry for id, entry in entries.items() if id in library.steps}
-    if entries != lock.steps and all(each.status == "accepted" for each in found):
+    refused = [each.id for each in found if each.status != "accepted"]
+    if refused:
+        text = f"its golden output is the same; not written, because of {refused[0]}"
+        return [
+            replace(each, status="equal", text=text)
+            if each.status == "accepted" and entries[each.id] != lock.steps.get(each.id)
+            else each
+            for each in found
+        ]
+    if entries != lock.steps:
         write_lock(library.folder, CodeLock(entries))
     return found
 

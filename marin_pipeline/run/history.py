@@ -43,6 +43,8 @@ class RunRecord:
     """By name: which number of the name stands for the key."""
     stopped: bool = False
     """It was asked to stop, and no step had failed."""
+    outputs: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Output digests by name, of the steps that have an output; empty until the run has ended."""
     process: Holder | None = None
     """The process that ran it, so that one that was killed can be told from one that goes on."""
 
@@ -76,9 +78,14 @@ def record_run(
     last = next(newest_records(objects, record.experiment, 1), None)
     record = replace(record, numbers=_enter_names(objects, record, last))
     nothing_new = set(record.statuses.values()) == {"cached"} and record.ok and not begun
-    if nothing_new and last and last.ok and (last.steps, last.numbers) == (record.steps, record.numbers):
+    if nothing_new and last and last.ok and _made(last) == _made(record):
         return
     objects.create(f"{layout.runs(record.experiment)}/{stem}.json", whole(record).dumps())
+
+
+def _made(record: RunRecord) -> tuple[object, ...]:
+    """What a run found or made."""
+    return record.steps, record.numbers, record.outputs
 
 
 def _enter_names(objects: ObjectStore, record: RunRecord, last: RunRecord | None) -> dict[str, int]:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.run.adoption import Content, adopt
+from marin_pipeline.run.figures import counted
 from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.run.selection import find_step
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import duration, now
 from marin_pipeline.store.commit import Invalidation, invalidate, look, look_many
 from marin_pipeline.store.gc import Collection, collect
-from marin_pipeline.store.names import drop_root, give_name, history_of, is_root, key_folders, resolve
+from marin_pipeline.store.names import current_names, drop_root, find_keys, give_name, history_of, is_root, key_folders
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.verify import Level, Verified, Verifier
 
@@ -38,7 +40,7 @@ def name(objects: ObjectStore, words: Sequence[str], drop: str | None, as_json: 
         dropped = drop_root(objects, drop)
         yield json.dumps({"name": str(dropped), "root": False}) if as_json else f"{dropped}  is no root any more"
     elif len(words) == 2:
-        id, key = resolve(objects, words[0])
+        id, key = find_step(objects, words[0])
         given = give_name(objects, words[1], id, key)
         yield json.dumps({"name": str(given), "id": id, "key": key, "root": True}) if as_json else str(given)
     elif len(words) == 1:
@@ -78,9 +80,17 @@ def verify(objects: ObjectStore, selectors: Sequence[str], level: Level, as_json
         summary = {"event": "summary", "ok": not wrong, "level": level, "keys": len(done), "files": count}
         print(json.dumps({**summary, "bytes": size, "damaged": damaged, "findings": wrong}))
     else:
-        verdict = f"{damaged} damaged" if wrong else f"all {level}"
-        print(f"{len(done)} outputs, {count} files, {bytes_text(size)}: {verdict}")
+        verdict = f"{damaged} damaged" if wrong else _VERDICTS[level]
+        found = f"{counted(len(done), 'output')}, {counted(count, 'file')}, {bytes_text(size)}: {verdict}"
+        print(found if done else f"{objects.url}: there is no output to verify")
     return VERIFICATION_FAILED if wrong else 0
+
+
+_VERDICTS: Mapping[Level, str] = {
+    "present": "all objects are there",
+    "intact": "all objects are there, with the sizes and checksums that were committed",
+    "full": "all bytes as they were committed",
+}
 
 
 def _verified_lines(verified: Verified, as_json: bool) -> Iterator[str]:
@@ -88,14 +98,15 @@ def _verified_lines(verified: Verified, as_json: bool) -> Iterator[str]:
         yield json.dumps({"event": "verified", "ok": verified.ok, **asdict(verified)})
         return
     state = "ok" if verified.ok else "damaged"
-    yield f"{state:<9}{verified.key[:8]}  {verified.files:>6} files {bytes_text(verified.bytes):>9}  {verified.id}"
+    files = counted(verified.files, "file")
+    yield f"{state:<9}{verified.key[:8]}  {files:>12} {bytes_text(verified.bytes):>9}  {verified.id}"
     yield from (f"  {finding}" for finding in verified.findings)
 
 
 def _asked(objects: ObjectStore, selector: str) -> tuple[str, str]:
     """Step's id and key; a damaged spec is a finding, and does not hide its key."""
     try:
-        return resolve(objects, selector)
+        return find_step(objects, selector)
     except CorruptOutput:
         fits = [each for each in key_folders(objects) if each[1].startswith(selector[: layout.SHORT])]
         if len(fits) != 1:
@@ -134,52 +145,85 @@ def end_output(objects: ObjectStore, selector: str, reason: str, dry: bool, as_j
     """End the current commit of a key, and say what hangs on it."""
     if not reason.strip():
         raise UsageError("invalidate: --reason is empty; say why, it is kept")
-    id, key = resolve(objects, selector)
+    id, key = find_step(objects, selector)
     found = look(objects, id, key)
+    if found.fallen:
+        raise UsageError(f"{selector!r} is {id} {key[:8]}, whose output has ended already: {found.fallen}")
     if found.commit is None and not found.damage:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no current output in {objects.url}")
-    below = list(_descendants(objects, key))
+    fall, below = _hanging(objects, key, found.number)
     if not dry:
         invalidate(objects, id, key, found.number, Invalidation("invalidated", reason, now()))
     if as_json:
         tree = {"id": id, "key": key, "number": found.number, "reason": reason, "done": not dry}
-        yield json.dumps({**tree, "descendants": [asdict(each) for each in below]})
+        yield json.dumps(
+            {**tree, "adopted": [each.tree() for each in fall], "descendants": [each.tree() for each in below]}
+        )
         return
-    verb = "would end" if dry else "ended"
-    yield f"{verb} commit {found.number} of {id} {key[:8]}: {reason}"
+    yield f"{'would end' if dry else 'ended'} commit {found.number} of {id} {key[:8]}: {reason}"
+    for each in fall:
+        yield f"  {each.label}  {'would fall' if dry else 'falls'} with it: it was adopted from it"
     for each in below:
         hangs = "is stale if that is made again with other bytes" if each.direct else "hangs on those"
-        yield f"  {each.key[:8]}  {each.id}  {hangs}"
+        yield f"  {each.label}  {hangs}"
+    if not fall and not below:
+        yield "  nothing else hangs on it"
 
 
 @dataclass(frozen=True)
 class Descendant:
-    """An output that was made from another."""
+    """An output that hangs on another."""
 
     id: str
     key: str
-    """First 16 digits."""
+    """64 hex; the first 16 where the spec does not tell the rest."""
+    names: list[str]
     direct: bool
-    """Whether it read that one itself."""
+    """Whether it was made from that one itself, or taken from it."""
+
+    @property
+    def label(self) -> str:
+        """For people: what it is called, else its step and key."""
+        return ", ".join(self.names) or f"{self.id} {self.key[:8]}"
+
+    def tree(self) -> dict[str, object]:
+        """As JSON values."""
+        return asdict(self)
 
 
-def _descendants(objects: ObjectStore, key: str) -> Iterator[Descendant]:
-    """Outputs that were made from a key, nearest first."""
+def _hanging(objects: ObjectStore, key: str, number: int) -> tuple[list[Descendant], list[Descendant]]:
+    """What was adopted from a commit, and falls with it; and the outputs that were made from it or from those, nearest
+    first.
+    """
     ids = {short: id for id, short in key_folders(objects)}
+    looks = look_many(objects, [(id, short) for short, id in ids.items()])
+    commits = {short: found.commit for short, found in looks.items() if found.commit is not None}
     users: dict[str, list[str]] = {}
-    for short, found in look_many(objects, [(id, short) for short, id in ids.items()]).items():
-        for record in found.commit.inputs.values() if found.commit else ():
+    for short, commit in commits.items():
+        for record in commit.inputs.values():
             users.setdefault(record.key[: layout.SHORT], []).append(short)
-    seen, todo, direct = {key[: layout.SHORT]}, [key[: layout.SHORT]], True
+    names = current_names(objects)
+
+    def descendant(short: str, direct: bool) -> Descendant:
+        whole = next((each for _, each in _whole_key(objects, ids[short], short)), short)
+        return Descendant(ids[short], whole, sorted(names.get(whole, [])), direct)
+
+    sources = {short: commit.adopted_from for short, commit in commits.items() if commit.adopted_from is not None}
+    taken = [short for short, source in sources.items() if (source.key, source.number) == (key, number)]
+    todo, below, direct = [key[: layout.SHORT], *taken], list[Descendant](), True
+    seen = set(todo)
     while todo:
-        below = [each for short in todo for each in users.get(short, ())]
-        todo = []
-        for short in below:
-            if short not in seen:
-                seen.add(short)
-                todo.append(short)
-                yield Descendant(ids[short], short, direct)
+        reached = dict.fromkeys(each for short in todo for each in users.get(short, ()) if each not in seen)
+        seen.update(reached)
+        todo = list(reached)
+        below += [descendant(short, direct) for short in todo]
         direct = False
+    return [descendant(short, True) for short in taken], below
+
+
+def _whole_key(objects: ObjectStore, id: str, short: str) -> Iterator[tuple[str, str]]:
+    with suppress(CorruptOutput):  # a damaged spec hides no output
+        yield from (each for each in find_keys(objects, short, f"steps/{id}") if each[0] == id)
 
 
 # Garbage --------------------------------------------------------------------------------------------------------------
@@ -211,18 +255,30 @@ def _gc_json(report: Collection) -> Iterator[str]:
     yield json.dumps({"event": "summary", "deleted": report.deleted, **totals, "bytes": freed})
 
 
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "output": ("output",),
+    "attempt": ("attempt",),
+    "work": ("part",),
+    "shard": ("shard",),
+    "scratch": ("scratch", "scratch"),
+}
+"""What each kind is called: one, and many where that is not one with an s."""
+
+
 def _gc_table(report: Collection, grace: str) -> Iterator[str]:
-    names = {"output": "outputs", "attempt": "attempts", "work": "parts", "shard": "shards", "scratch": "scratch"}
     totals = _totals(report)
     for action, title in (("end", f"ended, their bytes go after {grace}"), ("delete", "deleted")):
-        rows = [(names[kind], *totals[action, kind]) for kind in names if (action, kind) in totals]
+        rows = [(_KINDS[kind], *totals[action, kind]) for kind in _KINDS if (action, kind) in totals]
         if rows:
             yield title if report.deleted else f"would be {title}"
-            yield from (f"  {name:<16}{count:>8}  {bytes_text(size):>9}" for name, count, size in rows)
+            yield from (
+                f"  {counted(count, *name).partition(' ')[2]:<16}{count:>8}  {bytes_text(size):>9}"
+                for name, count, size in rows
+            )
             if action == "delete":
                 yield f"  {'in all':<16}{sum(row[1] for row in rows):>8}  {bytes_text(sum(row[2] for row in rows)):>9}"
     if not report.items:
-        yield "nothing to collect"
+        yield f"nothing to collect with --grace {grace}"
     elif not report.deleted:
         yield "nothing was changed; add --delete to do it"
     for why in report.kept:

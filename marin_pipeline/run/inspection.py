@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 
+from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, UsageError
+from marin_pipeline.run.explain import artifact_of
 from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.run.selection import find_step, running, waiting_keys
 from marin_pipeline.store import layout
-from marin_pipeline.store.commit import Look, look
-from marin_pipeline.store.names import current_names, find_keys, resolve
+from marin_pipeline.store.commit import Commit, Invalidation, Look, acceptances, look, read_invalidation
+from marin_pipeline.store.names import current_names, find_keys
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput
 
 
 def _found(objects: ObjectStore, selector: str) -> tuple[str, str, Look]:
-    id, key = resolve(objects, selector)
+    id, key = find_step(objects, selector)
     return id, key, look(objects, id, key)
 
 
-def _status(found: Look) -> str:
+def _status(key: str, found: Look, waits: Callable[[str], object]) -> str:
     if found.commit is not None:
         return "done"
     if found.leased is not None:
         return "running"
     if found.damage:
         return "damaged"
-    return "failed" if found.failure is not None else "invalidated" if found.invalidation is not None else "begun"
+    if found.fallen:
+        return "ended"
+    if found.failure is not None:
+        return "failed"
+    if found.invalidation is not None:
+        return "invalidated"
+    return "waiting" if waits(key) else "begun"
 
 
 def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
@@ -40,70 +51,131 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
         raise CorruptOutput(
             f"{objects.url}/{layout.spec(id, key)}: not a spec ({error}); delete it, a run writes it again"
         ) from error
+    # The end of the commit before the current one: why it was made again.
+    before = found.number - 1
+    ended = read_invalidation(objects, id, key, before) if before else None
+    accepted = acceptances(objects, id, key)
+    names = current_names(objects)
+    status = _status(key, found, partial(running, objects))
     if as_json:
-        commit = found.commit.tree() if found.commit else None
-        failure = asdict(found.failure) if found.failure else None
         yield json.dumps(
             {
                 "id": id,
                 "key": key,
-                "status": _status(found),
+                "names": names.get(key, []),
+                "status": status,
                 "arguments": arguments,
-                "commit": commit,
-                "failure": failure,
+                "commit": found.commit.tree() if found.commit else None,
+                "failure": asdict(found.failure) if found.failure else None,
+                "fallen": found.fallen or None,
+                "ended": {"number": before, **asdict(ended)} if ended else None,
+                "accepted": [asdict(each) for each in accepted],
             }
         )
         return
+    first = {each: sorted(known)[0] for each, known in names.items()}
     yield f"{id}  {key}"
-    yield f"status     {_status(found)}"
-    yield f"spec       {objects.url}/{layout.spec(id, key)}"
+    if key in names:
+        yield f"name       {', '.join(names[key])}"
+    yield f"status     {status}{f': {found.fallen}' if found.fallen else ''}"
+    if ended is not None:
+        yield f"ended      commit {before}: {_why(ended)}"
+    for each in accepted:
+        yield f"accepted   commit {each.number}, code {each.code[:8]}: {each.reason or 'no reason given'}, {_minute(each.at)}"
+    yield f"spec       {objects.url}/{layout.spec(id, key)}" if spec else "spec       none: it has not been tried"
     for name, value in (found.commit.arguments if found.commit else arguments or {}).items():
-        yield f"argument   {name} = {_short(value)}"
+        yield f"argument   {name} = {_cut(_text(value, first))}"
     if found.damage:
         yield f"damage     {found.damage}"
     if found.failure is not None and found.commit is None:
-        yield f"failure    {found.failure.message}"
-    if found.commit is None:
-        return
-    commit, output = found.commit, CommittedOutput(objects, id, key, found.commit)
-    yield f"made       {commit.finished} in {commit.seconds:.1f} s, attempt {commit.attempt}, commit {commit.number}"
+        failure = found.failure
+        yield f"failure    {failure.message} ({failure.kind}, {_minute(failure.at)}, attempt {failure.attempt})"
+    if found.commit is not None:
+        yield from _output(objects, id, key, found.commit, first)
+
+
+def _output(objects: ObjectStore, id: str, key: str, commit: Commit, names: Mapping[str, str]) -> Iterator[str]:
+    """The lines about what was made."""
+    output, source = CommittedOutput(objects, id, key, commit), commit.adopted_from
+    if source is None:
+        seconds = f"{commit.seconds:.1f} s"
+        yield f"made       {commit.finished} in {seconds}, attempt {commit.attempt}, commit {commit.number}"
+    else:
+        yield f"adopted    {commit.finished}, commit {commit.number}"
+        name = names.get(source.key, source.id)
+        yield f"from       {name} {source.key[:8]}, made in {commit.seconds:.1f} s by its attempt {source.attempt}"
     yield f"digest     {commit.output}"
     for role, record in commit.inputs.items():
-        yield f"input      {role} = {record.key[:8]} with output {record.output[:8]}"
-    yield f"value      {_short(output.value_tree)}"
+        yield f"input      {role} = {_artifact(record.key, names)} with output {record.output[:8]}"
+    yield f"value      {_cut(_text(output.value_tree, names))}"
     yield f"files      {len(output.files)}, and the value; {bytes_text(commit.bytes)} in {objects.url}/{output.folder}"
     machine = commit.fingerprint
-    if not machine:  # it was adopted: nothing was computed
+    if not machine:  # it was taken in from elsewhere: nothing was computed
         return
     processors = f"{machine.get('processors')} processors"
     yield f"machine    Python {machine.get('python')}, {machine.get('processor')}, {processors}"
 
 
-def _short(value: object) -> str:
-    text = json.dumps(value)
+def _why(ended: Invalidation) -> str:
+    return (
+        f"{ended.reason}: {ended.text}, {_minute(ended.at)}" if ended.text else f"{ended.reason}, {_minute(ended.at)}"
+    )
+
+
+def _minute(time: str) -> str:
+    return time[:16].replace("T", " ")
+
+
+def _artifact(key: str, names: Mapping[str, str]) -> str:
+    return f"{names[key]} ({key[:8]})" if key in names else key[:8]
+
+
+def _text(value: Tree, names: Mapping[str, str]) -> str:
+    """A canonical tree as text; artifacts by their names."""
+    key = artifact_of(value)
+    if key is not None:
+        return _artifact(key, names) + (f"/{value['path']}" if "path" in value else "")
+    if isinstance(value, list):
+        return f"[{', '.join(_text(each, names) for each in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(name)}: {_text(each, names)}' for name, each in value.items())}}}"
+    return json.dumps(value)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
 def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
-    """Every key in the store."""
-    names = current_names(objects)
+    """Every key in the store; a header on a terminal."""
+    names, waiting, count = current_names(objects), waiting_keys(objects), 0
+    if not as_json and sys.stdout.isatty():
+        yield f"{'status':<12}{'key':<8}  {'made':<37}  step  names"
     for id, key in find_keys(objects, ""):
+        count += 1
         found = look(objects, id, key)
-        commit, known = found.commit, names.get(key, [])
+        commit, failure, known = found.commit, found.failure, names.get(key, [])
+        status = _status(key, found, waiting.__contains__)
         if as_json:
-            made = (
-                {}
-                if commit is None
-                else {"bytes": commit.bytes, "seconds": commit.seconds, "finished": commit.finished}
-            )
-            yield json.dumps({"id": id, "key": key, "status": _status(found), "names": known, **made})
+            made: dict[str, Tree] = {}
+            if commit is not None:
+                made = {"bytes": commit.bytes, "seconds": commit.seconds, "finished": commit.finished}
+            elif status == "failed" and failure is not None:
+                made = {"failure": {"kind": failure.kind, "message": failure.message, "at": failure.at}}
+            elif found.fallen:
+                made = {"fallen": found.fallen}
+            yield json.dumps({"id": id, "key": key, "status": status, "names": known, **made})
             continue
-        made = (
-            f"{commit.finished[:16].replace('T', ' ')} {commit.seconds:>8.1f} s {bytes_text(commit.bytes):>9}"
-            if commit
-            else ""
-        )
-        yield f"{_status(found):<12}{key[:8]}  {made:<37}  {id}  {', '.join(known)}".rstrip()
+        made_text = ""
+        if commit is not None:
+            made_text = f"{_minute(commit.finished)} {commit.seconds:>8.1f} s {bytes_text(commit.bytes):>9}"
+        elif status == "failed" and failure is not None:
+            made_text = f"{_minute(failure.at)} {failure.kind}"
+        yield f"{status:<12}{key[:8]}  {made_text:<37}  {id}  {', '.join(known)}".rstrip()
+        if found.fallen:
+            yield f"  {found.fallen}"
+    if not count and not as_json:
+        yield f"{objects.url}: no step has been tried there"
 
 
 def list_files(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
@@ -111,7 +183,12 @@ def list_files(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[s
     id, key, found = _found(objects, selector)
     if found.damage:
         raise CorruptOutput(found.damage)
+    if found.fallen:
+        raise UsageError(f"{selector!r} is {id} {key[:8]}, whose output has ended: {found.fallen}; run it again")
     if found.commit is None:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no output in {objects.url}; run it first")
-    for entry in CommittedOutput(objects, id, key, found.commit).manifest.entries:
+    entries = CommittedOutput(objects, id, key, found.commit).manifest.entries
+    if not as_json and sys.stdout.isatty():
+        yield f"{'bytes':>12}  {'sha256':<16}  path"
+    for entry in entries:
         yield json.dumps(asdict(entry)) if as_json else f"{entry.size:>12}  {entry.sha256[:16]}  {entry.path}"

@@ -9,23 +9,22 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
-from marin_pipeline.run.history import RunAt, RunRecord, all_runs
+from marin_pipeline.run.history import RunAt
+from marin_pipeline.run.selection import find_step, running, tried
 from marin_pipeline.store import layout
-from marin_pipeline.store.commit import look
+from marin_pipeline.store.commit import look, look_many
 from marin_pipeline.store.lease import LeaseRecord, is_dead
-from marin_pipeline.store.names import owner, resolve
 from marin_pipeline.store.objects import ObjectStore
 
 State = Literal["running", "done", "failed", "ended"]
 """`ended`: it left neither a commit nor a failure; it was stopped or killed."""
 
-RECENT = 50
-"""Runs, the newest first, in which a name is looked for."""
+MOST = 5
+"""Names that are told in one line."""
 
 POLL = 0.25
 """Seconds between two looks at an attempt that goes on."""
@@ -52,56 +51,25 @@ class Line:
         return f"{self.shard} {self.text}" if self.shard else self.text
 
 
-def find_step(objects: ObjectStore, selector: str) -> tuple[str, str]:
-    """The step's id and key that a name or a prefix of a key stands for.
+@dataclass(frozen=True)
+class Place:
+    """Where an attempt lies."""
 
-    A name is looked for in the newest runs first, those that go on among them: what it stands for in the store is the
-    last good result, and what is asked for may be running, or have failed.
-
-    Raises:
-        UsageError: when nothing, or more than one key, fits.
-    """
-    recent = list(_recent(objects))
-    for run, record in recent if "@" not in selector else ():
-        step = _named(record, selector)
-        if step is not None and (_attempts(objects, *step) or run.state(record) == "running"):
-            return step
-    try:
-        return resolve(objects, selector)
-    except UsageError:
-        known = {step for _, record in recent for step in record.steps.values()}
-        found = [step for step in known if len(selector) >= 6 and step[1].startswith(selector)]
-        if len(found) == 1:
-            return found[0]
-        raise
+    id: str
+    key: str
+    attempt: str
+    adopted: bool = False
+    """Whether the output was taken over from there: nothing was computed for the key that was asked about."""
 
 
-def _recent(objects: ObjectStore) -> Iterator[tuple[RunAt, RunRecord]]:
-    for run in reversed(all_runs(objects)[-RECENT:]):
-        with suppress(CorruptOutput):  # it only helps to find a name
-            record = run.read(objects)
-            if record is not None:
-                yield run, record
-
-
-def _named(record: RunRecord, selector: str) -> tuple[str, str] | None:
-    """The step with a name in a run of its owner, who is named before a name of somebody else's."""
-    if record.owner == owner() and selector in record.steps:
-        return record.steps[selector]
-    holder, _, name = selector.partition("/")
-    return record.steps.get(name) if holder == record.owner else None
-
-
-def _attempts(objects: ObjectStore, id: str, key: str) -> list[str]:
-    """The attempts at a step, the newest last."""
-    return objects.names(f"{layout.step(id, key)}/attempts")
-
-
-def shown_attempt(objects: ObjectStore, id: str, key: str) -> str | None:
-    """The attempt that counts; of a step that is not done, the newest."""
+def shown_attempt(objects: ObjectStore, id: str, key: str) -> Place | None:
+    """The attempt that made the output; of a step that is not done, the newest."""
     commit = look(objects, id, key).commit
-    attempts = _attempts(objects, id, key)
-    return commit.attempt if commit is not None else attempts[-1] if attempts else None
+    if commit is not None:
+        source = commit.adopted_from
+        return Place(source.id, source.key, source.attempt, True) if source else Place(id, key, commit.attempt)
+    attempts = tried(objects, id, key)
+    return Place(id, key, attempts[-1]) if attempts else None
 
 
 @dataclass
@@ -109,9 +77,7 @@ class _Reader:
     """Reads what an attempt and the shards of its maps have printed since the last time."""
 
     objects: ObjectStore
-    id: str
-    key: str
-    attempt: str
+    place: Place
     _offsets: dict[str, int] = field(default_factory=dict[str, int])
     _rest: dict[str, bytes] = field(default_factory=dict[str, bytes])
     _told: Counter[str] = field(default_factory=Counter[str])
@@ -119,18 +85,19 @@ class _Reader:
 
     def read(self, last: bool = False) -> Iterator[Line]:
         """The lines since the last call; with `last`, also one that has no end yet."""
-        # The shards are read first: what the step has copied by now is known then.
+        # The step's own log is read first: what it has copied by then is in the logs of its shards, read after it.
+        own = self._lines(self._path(layout.attempt_log), last)
         shards, found = self._shards(), list[Line]()
         for name, path in shards:
             for text in self._lines(path, last):
                 self._told[f"{name} {text}"] += 1
-                found.append(Line(self.attempt, text, name))
+                found.append(Line(self.place.attempt, text, name))
         unfinished = {
             f"{name} {self._rest[path].decode('utf-8', 'replace')}": path
             for name, path in shards
             if self._rest.get(path)
         }
-        for text in self._lines(layout.attempt_log(self.id, self.key, self.attempt), last):
+        for text in own:
             if self._told[text]:
                 self._told[text] -= 1
                 # What the step printed after it had copied this comes after what the shards printed.
@@ -139,12 +106,15 @@ class _Reader:
                 continue
             if text in unfinished:  # the last line of a shard, which has no end
                 self._rest[unfinished.pop(text)] = b""
-            yield Line(self.attempt, text)
+            yield Line(self.place.attempt, text)
         yield from found
+
+    def _path(self, of: Callable[[str, str, str], str]) -> str:
+        return of(self.place.id, self.place.key, self.place.attempt)
 
     def _shards(self) -> list[tuple[str, str]]:
         """Name and log of each shard that the attempt has asked for."""
-        found = self.objects.read(layout.attempt_shards(self.id, self.key, self.attempt))
+        found = self.objects.read(self._path(layout.attempt_shards))
         if found is None:
             return []
         whole = found.data[: found.data.rfind(b"\n") + 1]
@@ -164,13 +134,14 @@ class _Reader:
         return data[:end].decode("utf-8", "replace").splitlines()
 
 
-def printed(objects: ObjectStore, id: str, key: str, attempt: str) -> list[Line]:
+def printed(objects: ObjectStore, place: Place) -> list[Line]:
     """What an attempt has printed so far: its own lines, then those of shards that it has not copied."""
-    log = objects.read(layout.attempt_log(id, key, attempt))
+    attempt = place.attempt
+    log = objects.read(layout.attempt_log(place.id, place.key, attempt))
     own = log.data.decode("utf-8", "replace").splitlines() if log else []
     copied = Counter(own)
     found = [Line(attempt, text) for text in own]
-    for line in _Reader(objects, id, key, attempt).read(last=True):
+    for line in _Reader(objects, place).read(last=True):
         if line.shard and not copied[str(line)]:
             found.append(line)
         elif line.shard:
@@ -194,7 +165,7 @@ class Following:
         self._objects = objects
         self._id = id
         self._key = key
-        self._run = _running(objects, key)
+        self._run = running(objects, key)
         self._life = life
         self._sleep = sleep
         self._clock = clock
@@ -215,14 +186,14 @@ class Following:
         reader: _Reader | None = None
         while True:
             begun = self._clock()
-            state = self._look(None if reader is None else reader.attempt)
+            state = self._look(None if reader is None else reader.place.attempt)
             if reader is not None:
                 yield from reader.read()
             newest = shown_attempt(self._objects, self._id, self._key)
-            if newest is not None and (reader is None or newest != reader.attempt):
+            if newest is not None and (reader is None or newest != reader.place):
                 if reader is not None:
                     yield from reader.read(last=True)
-                reader = _Reader(self._objects, self._id, self._key, newest)
+                reader = _Reader(self._objects, newest)
                 self._free_since = None
                 continue
             if state != "running":
@@ -252,9 +223,9 @@ class Following:
 
     def _is_expected(self, attempt: str | None) -> bool:
         """Whether a run goes on that has not tried the step yet: the attempt is of an earlier one."""
-        if self._run is None or (attempt is not None and attempt >= _as_attempt(self._run)):
+        if self._run is None or (attempt is not None and attempt >= _as_attempt(self._run[0])):
             return False
-        self._run = _running(self._objects, self._key)
+        self._run = running(self._objects, self._key)
         return self._run is not None
 
     def _is_held(self) -> bool:
@@ -274,37 +245,50 @@ class Following:
         return self._clock() - self._since < self._life
 
 
-def _running(objects: ObjectStore, key: str) -> RunAt | None:
-    """The newest run that goes on and has a step with this key."""
-    for run, record in _recent(objects):
-        if run.state(record) == "running" and any(key == each for _, each in record.steps.values()):
-            return run
-    return None
-
-
 def _as_attempt(run: RunAt) -> str:
     """The start of a run as the names of attempts are written."""
     return run.stem[:10].replace("-", "") + run.stem[10:24]
 
 
 def lines(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
-    """What the attempt that counts printed; of a step that is not done, its newest attempt.
+    """What the attempt that counts printed; of a step that is not done, its newest attempt; of an output that was
+    adopted, the attempt that made it.
 
     Raises:
         UsageError: for a step that has not been tried.
     """
-    id, key = find_step(objects, selector)
-    attempt = shown_attempt(objects, id, key)
-    if attempt is None:
-        raise UsageError(f"{selector!r} is {id} {key[:8]}, which has not been tried in {objects.url}")
-    found = printed(objects, id, key, attempt)
-    yield from (_shown(line, id, key, as_json) for line in found)
+    id, key = find_step(objects, selector, newest=True)
+    place = shown_attempt(objects, id, key)
+    if place is None:
+        waits = f"; it waits for {waits_for(objects, key)}" if running(objects, key) else ""
+        raise UsageError(f"{selector!r} is {id} {key[:8]}, which has not been tried in {objects.url}{waits}")
+    found = printed(objects, place)
+    if place.adopted and not as_json:
+        yield _adopted(id, key, place)
+    yield from (_shown(line, id, key, place, as_json) for line in found)
     if not found and not as_json:
-        yield f"{id} {key[:8]}: the attempt {attempt} printed nothing"
+        yield f"{place.id} {place.key[:8]}: the attempt {place.attempt} printed nothing"
 
 
-def _shown(line: Line, id: str, key: str, as_json: bool) -> str:
-    return json.dumps({"id": id, "key": key, **line.tree()}) if as_json else str(line)
+def _adopted(id: str, key: str, place: Place) -> str:
+    return f"{id} {key[:8]} was adopted from {place.id} {place.key[:8]}, whose attempt {place.attempt} printed:"
+
+
+def _shown(line: Line, id: str, key: str, place: Place | None, as_json: bool) -> str:
+    adopted = {"adopted_from": {"id": place.id, "key": place.key}} if place and place.adopted else {}
+    return json.dumps({"id": id, "key": key, **line.tree(), **adopted}) if as_json else str(line)
+
+
+def waits_for(objects: ObjectStore, key: str) -> str:
+    """What a step that a run has not begun waits for: the steps of that run that have no output yet."""
+    found = running(objects, key)
+    if found is None:
+        return "nothing: no run has it"
+    run, record = found
+    looks = look_many(objects, [(id, each) for id, each in record.steps.values() if each != key])
+    at_work = [name for name, (_, each) in record.steps.items() if each in looks and looks[each].leased]
+    told = ", ".join(at_work[:MOST]) + (f" and {len(at_work) - MOST} more" if len(at_work) > MOST else "")
+    return f"its turn in {run.name}" + (f", where {told} {'runs' if len(at_work) == 1 else 'run'}" if told else "")
 
 
 def follow(objects: ObjectStore, selector: str, as_json: bool, show: Callable[[str], None]) -> int:
@@ -313,12 +297,19 @@ def follow(objects: ObjectStore, selector: str, as_json: bool, show: Callable[[s
     Raises:
         UsageError: for a step that has not been tried, and is in no run that goes on.
     """
-    id, key = find_step(objects, selector)
+    id, key = find_step(objects, selector, newest=True)
     following = Following(objects, id, key)
-    if shown_attempt(objects, id, key) is None and not following.expected:
+    place = shown_attempt(objects, id, key)
+    if place is None and not following.expected:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has not been tried in {objects.url}, and does not run")
+    if place is None and as_json:
+        show(json.dumps({"id": id, "key": key, "event": "waiting", "message": waits_for(objects, key)}))
+    elif place is None:
+        show(f"{id} {key[:8]} waits for {waits_for(objects, key)}")
+    if place is not None and place.adopted and not as_json:
+        show(_adopted(id, key, place))
     for line in following:
-        show(_shown(line, id, key, as_json))
+        show(_shown(line, id, key, place, as_json))
     if as_json:
         show(json.dumps({"id": id, "key": key, "event": following.state, "message": following.failure}))
     elif following.state != "done":

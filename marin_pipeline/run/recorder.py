@@ -10,7 +10,7 @@ from dataclasses import replace
 from marin_pipeline.core.errors import MarinError, StoreError
 from marin_pipeline.core.graph import Graph
 from marin_pipeline.run.earlier import recipe_of
-from marin_pipeline.run.history import RunRecord, begin_run, record_run, run_stem
+from marin_pipeline.run.history import HAVE_OUTPUT, RunRecord, begin_run, record_run, run_stem
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.store.clock import now
 from marin_pipeline.store.lease import this_process
@@ -54,8 +54,14 @@ class Recorder:
         Raises:
             StoreError: when something was made, and the record of it cannot be written.
         """
-        statuses = {name: settled[node.key].outcome for node in self._graph.nodes.values() for name in node.names}
-        ended = replace(self._record, finished=now(), ok=ok, stopped=stopped, statuses=statuses)
+        statuses: dict[str, str] = {}
+        outputs: dict[str, str] = {}
+        for node in self._graph.nodes.values():
+            came = settled[node.key]
+            statuses |= dict.fromkeys(node.names, came.outcome)
+            if came.commit is not None and came.outcome in HAVE_OUTPUT:
+                outputs |= dict.fromkeys(node.names, came.commit.output)
+        ended = replace(self._record, finished=now(), ok=ok, stopped=stopped, statuses=statuses, outputs=outputs)
         try:
             record_run(self._objects, ended, self._stem, self._begun, self._whole)
         except MarinError:

@@ -9,8 +9,9 @@ from contextlib import suppress
 
 from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
 from marin_pipeline.run.difference import KeyDifference, RunDifference
+from marin_pipeline.run.figures import counted
 from marin_pipeline.run.history import RunAt, RunRecord, all_runs
-from marin_pipeline.store.names import resolve
+from marin_pipeline.run.selection import find_step
 from marin_pipeline.store.objects import ObjectStore
 
 TROUBLE = 2
@@ -28,6 +29,8 @@ def list_runs(objects: ObjectStore, experiment: str | None, as_json: bool) -> It
     if wanted and not found:
         known = sorted({run.experiment for run in all_runs(objects)})
         raise UsageError(f"{wanted!r} has no runs in {objects.url}; there are runs of {', '.join(known) or 'nothing'}")
+    if not found and not as_json:
+        yield f"{objects.url}: nothing has been run there"
     for run in found:
         with suppress(CorruptOutput):  # it explains, and decides nothing
             record = run.read(objects)
@@ -54,8 +57,8 @@ def _tree(run: RunAt, record: RunRecord) -> dict[str, object]:
 
 def _line(run: RunAt, record: RunRecord) -> str:
     counts = Counter(record.statuses.values())
-    told = (
-        ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items())) or f"{len(record.steps):,} steps"
+    told = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items())) or counted(
+        len(record.steps), "step"
     )
     started = record.started[:19].replace("T", " ")
     return f"{run.name:<32}{started}  {record.owner:<12}{run.state(record):<9}{told}"
@@ -97,7 +100,7 @@ class _Trouble(StoreError):
 
 def _side(objects: ObjectStore, selector: str) -> tuple[str, str] | RunAt:
     try:
-        return resolve(objects, selector)
+        return find_step(objects, selector)
     except UsageError as error:
         run = find_run(objects, selector)
         if run is None:

@@ -1,5 +1,5 @@
-"""Results side by side: `marin-pipeline ls --table`. One row a key: the arguments in which the rows differ, and the
-figures in the returned values.
+"""Results side by side: `marin-pipeline ls --table`. One table a step, one row a key: the arguments in which the rows
+differ, and the figures in the returned values.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ FIGURES = 12
 """Figures that are shown when nobody says which; more are counted."""
 
 
+LONGEST = 60
+"""Characters of a text in a cell, at most."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One key."""
@@ -35,61 +39,48 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, and what to show of them."""
+    """Rows of one step, and what to show of them."""
 
+    id: str
+    """Of the step."""
     rows: Sequence[Row]
     arguments: Sequence[str]
-    """Paths of the arguments in which the rows differ."""
+    """Paths of the arguments that are shown: those in which the rows differ, unless others were chosen."""
     figures: Sequence[str]
     """Paths of the figures that are shown."""
     left_out: int
     """Figures that are not shown."""
     names: Mapping[str, str]
     """Of artifacts, by key."""
+    chosen: bool = False
+    """Whether a person said what to show."""
 
     @classmethod
-    def of(cls, objects: ObjectStore, prefix: str, columns: Sequence[str]) -> Table:
-        """The table of the names at and below a prefix, or of all keys of a step.
+    def of(cls, id: str, rows: Sequence[Row], columns: Sequence[str], names: Mapping[str, str]) -> Table:
+        """The table of one step.
 
         Args:
-            prefix: of names, such as `train`; or a step's id; empty for all names.
             columns: arguments and figures to show, in their order; by default all arguments that differ and the first
                 figures.
-
-        Raises:
-            UsageError: when nothing fits, or no row has a column.
         """
-        names = current_names(objects)
-        first = {key: sorted(each)[0] for key, each in names.items()}
-        rows = list(_rows(objects, prefix, names))
-        if not rows:
-            raise UsageError(
-                f"{prefix!r} is no name with a result, no beginning of one before a '/', and no step's id in "
-                f"{objects.url}; `marin-pipeline ls` lists what there is"
-            )
-        differing = _differing(rows)
         # Those at the top of the value first: they sum up what is below them.
         known = sorted(dict.fromkeys(path for row in rows for path in row.figures), key=_depth)
         if not columns:
-            return cls(rows, differing, known[:FIGURES], len(known) - len(known[:FIGURES]), first)
+            return cls(id, rows, _differing(rows), known[:FIGURES], len(known) - len(known[:FIGURES]), names)
         arguments = {path for row in rows for path in row.arguments}
-        for column in columns:
-            if column not in arguments and column not in known:
-                raise UsageError(
-                    f"--columns: no row has {column!r}; there are {', '.join([*differing, *known][:30]) or 'none'}"
-                )
-        chosen = [column for column in columns if column in arguments]
-        return cls(rows, chosen, [column for column in columns if column not in arguments], 0, first)
+        shown_figures = [column for column in columns if column not in arguments and column in known]
+        return cls(id, rows, [column for column in columns if column in arguments], shown_figures, 0, names, True)
 
     def trees(self) -> Iterator[dict[str, Tree]]:
         """One JSON object a row."""
         for row in self.rows:
             paths = [path for path in (row.figures if self.left_out else self.figures) if path in row.figures]
+            arguments = self.arguments if self.chosen else row.arguments
             yield {
                 "name": row.name,
                 "id": row.id,
                 "key": row.key,
-                "arguments": {path: row.arguments.get(path) for path in self.arguments},
+                "arguments": {path: row.arguments.get(path) for path in arguments},
                 "figures": {path: _json(row.figures[path]) for path in paths},
             }
 
@@ -99,7 +90,7 @@ class Table:
         cells = [
             [
                 row.name,
-                *(shown(row.arguments[path], self.names) if path in row.arguments else "" for path in self.arguments),
+                *(_cell(row.arguments[path], self.names) if path in row.arguments else "" for path in self.arguments),
                 *(figure_text(row.figures.get(path)) for path in self.figures),
             ]
             for row in self.rows
@@ -115,14 +106,53 @@ class Table:
             yield f"{self.left_out:,} more figures; choose with --columns, or --json has all"
 
 
+def _cell(value: Tree, names: Mapping[str, str]) -> str:
+    """A value for people; text as it is, unless it holds what would break the line."""
+    is_plain = isinstance(value, str) and value.isprintable() and value == value.strip() != "" and len(value) <= LONGEST
+    return value if is_plain else shown(value, names)
+
+
+def tables(objects: ObjectStore, prefix: str, columns: Sequence[str]) -> list[Table]:
+    """The tables of the names at and below a prefix, of all keys of a step, or of every step with two results.
+
+    Args:
+        prefix: of names, such as `train`; or a step's id; empty for every step.
+        columns: arguments and figures to show; by default all arguments that differ and the first figures.
+
+    Raises:
+        UsageError: when nothing fits, or no row has a column.
+    """
+    names = current_names(objects)
+    rows: dict[str, list[Row]] = {}
+    for row in _rows(objects, prefix, names):
+        rows.setdefault(row.id, []).append(row)
+    if not rows and prefix:
+        raise UsageError(
+            f"{prefix!r} is no name with a result, no beginning of one before a '/', and no step's id in "
+            f"{objects.url}; `marin-pipeline ls` lists what there is"
+        )
+    first = {key: sorted(each)[0] for key, each in names.items()}
+    if not prefix:
+        rows = {id: each for id, each in rows.items() if len(each) > 1}
+    found = [Table.of(id, each, columns, first) for id, each in sorted(rows.items())]
+    for column in columns if rows else ():
+        if not any(column in table.arguments or column in table.figures for table in found):
+            every = [Table.of(table.id, table.rows, (), first) for table in found]
+            known = dict.fromkeys(path for table in every for path in (*table.arguments, *table.figures))
+            raise UsageError(f"--columns: no row has {column!r}; there are {', '.join([*known][:30]) or 'none'}")
+    return [table for table in found if not columns or table.arguments or table.figures]
+
+
 def _rows(objects: ObjectStore, prefix: str, names: Mapping[str, list[str]]) -> Iterator[Row]:
-    """Rows by name; those of a step's id by their first name, else their key."""
+    """Rows by name; those of a step's id, and of every step, by their first name, else their key."""
     named = sorted(name for each in names.values() for name in each if _is_below(name, prefix.removesuffix("/")))
-    if named:
+    if named and prefix:
         found = [(name, *resolve(objects, name)) for name in named]
     else:
-        keys = [key for id, key in find_keys(objects, "", f"steps/{prefix}") if id == prefix] if prefix else []
-        found = sorted((sorted(names[key])[0] if key in names else key[:8], prefix, key) for key in keys)
+        keys = find_keys(objects, "", f"steps/{prefix}" if prefix else "steps")
+        found = sorted(
+            (sorted(names[key])[0] if key in names else key[:8], id, key) for id, key in keys if prefix in ("", id)
+        )
     for name, id, key in found:
         commit = look(objects, id, key).commit
         if commit is not None:
@@ -130,7 +160,7 @@ def _rows(objects: ObjectStore, prefix: str, names: Mapping[str, list[str]]) -> 
 
 
 def _is_below(name: str, prefix: str) -> bool:
-    return not prefix or name == prefix or name.startswith(f"{prefix}/")
+    return name == prefix or name.startswith(f"{prefix}/")
 
 
 def _arguments(commit: Commit) -> dict[str, Tree]:
@@ -161,5 +191,19 @@ def _depth(path: str) -> int:
 
 def table(objects: ObjectStore, prefix: str, columns: str, as_json: bool) -> Iterator[str]:
     """The lines of `ls --table`."""
-    found = Table.of(objects, prefix, [column.strip() for column in columns.split(",") if column.strip()])
-    return map(json.dumps, found.trees()) if as_json else found.lines()
+    found = tables(objects, prefix, [column.strip() for column in columns.split(",") if column.strip()])
+    return _lines(objects, found, prefix, as_json)
+
+
+def _lines(objects: ObjectStore, found: Sequence[Table], prefix: str, as_json: bool) -> Iterator[str]:
+    if as_json:
+        yield from (json.dumps(tree) for each in found for tree in each.trees())
+        return
+    if not found:
+        yield f"{objects.url}: no step has two results to set side by side; `ls --table NAME` shows one"
+    for index, each in enumerate(found):
+        if index:
+            yield ""
+        if not prefix or len(found) > 1:
+            yield each.id
+        yield from each.lines()

@@ -172,7 +172,7 @@ class Look:
     """First 16 hex of the code digests that count as the one that made the commit."""
 
 
-def _read_invalidation(objects: ObjectStore, id: str, key: str, number: int) -> Invalidation | None:
+def read_invalidation(objects: ObjectStore, id: str, key: str, number: int) -> Invalidation | None:
     """The end of a commit. That the object exists is what ends it; what it says is for people."""
     path = layout.invalidation(id, key, number)
     found = objects.read(path)
@@ -227,7 +227,7 @@ def look_again(objects: ObjectStore, id: str, key: str, before: Look) -> Look:
     """The current commit, or that there is none; begins where an earlier look ended, since what is ended stays so."""
     number, invalidation = before.number, before.invalidation
     while (found := objects.read(layout.commit(id, key, number))) is not None:
-        ended = _read_invalidation(objects, id, key, number)
+        ended = read_invalidation(objects, id, key, number)
         if ended is None:
             where = f"{objects.url}/{layout.commit(id, key, number)}"
             return _current(objects, key, number, invalidation, found.data, where)
@@ -243,7 +243,7 @@ def _current(
     except CorruptOutput as error:
         return Look(number, None, invalidation, None, damage=str(error))
     source = commit.adopted_from
-    ended = source and _read_invalidation(objects, source.id, source.key, source.number)
+    ended = source and read_invalidation(objects, source.id, source.key, source.number)
     if source and ended:
         text = f"adopted from {source.id} {source.key[:8]}, whose output was ended ({ended.reason}: {ended.text})"
         return Look(number, None, invalidation, None, fallen=text)
@@ -266,6 +266,30 @@ def accept(objects: ObjectStore, id: str, key: str, number: int, code: str, reas
     """Record that the output of this commit, and of no later one, counts as made by the code with this digest."""
     record = {"number": number, "code": code, "reason": reason, "at": at}
     put(objects, layout.accepted(id, key, number, code), dumps(record))
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """That the output of a commit counts as made by another code, as a person said."""
+
+    number: int
+    """Of the commit."""
+    code: str
+    """Digest."""
+    reason: str
+    at: str
+    """UTC."""
+
+
+def acceptances(objects: ObjectStore, id: str, key: str) -> list[Acceptance]:
+    """The codes that a person accepted for a key. A record that cannot be read is passed over: it is for people."""
+    found: list[Acceptance] = []
+    folder = f"{layout.step(id, key)}/accepted"
+    for name in objects.names(folder):
+        data = objects.read(f"{folder}/{name}")
+        with suppress(ValueError, TypeError, RecursionError):
+            found.append(Acceptance(**json.loads(data.data if data else b"{}")))
+    return found
 
 
 def invalidate(objects: ObjectStore, id: str, key: str, number: int, record: Invalidation) -> None:

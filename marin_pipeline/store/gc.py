@@ -21,7 +21,7 @@ from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import moment, utc, written
-from marin_pipeline.store.commit import Invalidation, invalidate, look
+from marin_pipeline.store.commit import Commit, Invalidation, invalidate, look
 from marin_pipeline.store.held import held_keys
 from marin_pipeline.store.inventory import KeyState, key_folder, read_json, read_state, read_states
 from marin_pipeline.store.lease import Lease, Waiting
@@ -190,16 +190,26 @@ class _Pass:
 
     def end(self) -> None:
         """End the outputs that no root reaches, and the shards that no output points into."""
-        for state in self._states.values():
+        # What was adopted comes first: what it was taken from is ended only with it, so that nothing falls that is kept
+        # for another reason than a root, as what is young is.
+        kept: set[str] = set()
+        for state in sorted(self._states.values(), key=lambda each: each.source is None):
             commit = state.current
-            if commit is None or not self._is_old(commit.finished) or state.path in self._held or state.damaged:
+            if commit is None:
                 continue
-            if self._is_live(state.path) or not self._end_output(state):
-                continue
-            self.report.items.append(Item("output", "end", state.path, commit.bytes))
-            state.ended[commit.attempt] = self._at()
-            state.current = None
+            if state.path not in kept and self._is_garbage(state, commit) and self._end_output(state):
+                self.report.items.append(Item("output", "end", state.path, commit.bytes))
+                state.ended[commit.attempt] = self._at()
+                state.current = None
+            elif state.source is not None:
+                kept.add(state.source)
         self._end_shards()
+
+    def _is_garbage(self, state: KeyState, commit: Commit) -> bool:
+        """Whether the output of a key that nobody is at work on is old, and no root reaches it."""
+        if not self._is_old(commit.finished) or state.path in self._held or state.damaged:
+            return False
+        return not self._is_live(state.path)
 
     def _end_output(self, state: KeyState) -> bool:
         if not self._do:
@@ -210,7 +220,8 @@ class _Pass:
             if lease is None or self._is_live(state.path, anew=True):
                 return False
             found = look(self._objects, state.id, state.short)
-            if found.commit is None or found.number != state.number:
+            # What has fallen since is ended too: nothing counts on it.
+            if (found.commit is None and not found.fallen) or found.number != state.number:
                 return False
             record = Invalidation("collected", "gc: no root reached it", self._at())
             invalidate(self._objects, state.id, state.short, state.number, record)
@@ -253,8 +264,9 @@ class _Pass:
             for key in state.needs:
                 todo += by_short.get(key[: layout.SHORT], [])
             named = state.refers.get(state.current.attempt, ()) if state.current else ()
-            # What was adopted from another key falls with it, so that key is needed too.
             todo += {folder for each in named if (folder := key_folder(each))}
+            if state.source is not None:  # what was adopted falls with what it was taken from
+                todo.append(state.source)
         return found
 
     def _end_shards(self) -> None:

@@ -38,7 +38,8 @@ class KeyState:
     """Of the current commit, or of the next one."""
     current: Commit | None = None
     ended: dict[str, str] = field(default_factory=dict[str, str])
-    """Attempts that were committed once, with the time at which that commit ended (UTC; empty when it cannot be read).
+    """Attempts that were committed once, with the time at which that commit ended (UTC; empty when it cannot be read);
+    what was adopted ends with what it was taken from.
     """
     needs: set[str] = field(default_factory=set[str])
     """Keys that it was made from, by its current commit and its spec."""
@@ -55,6 +56,12 @@ class KeyState:
     def path(self) -> str:
         """Its folder."""
         return layout.step(self.id, self.short)
+
+    @property
+    def source(self) -> str | None:
+        """Folder of the key that the current commit was adopted from; it counts for as long as that one's does."""
+        source = self.current and self.current.adopted_from
+        return layout.step(source.id, source.key) if source else None
 
     def below(self, folder: str) -> Mapping[str, int]:
         """Bytes by the names directly below one of its folders."""
@@ -119,8 +126,13 @@ def _add_commit(objects: ObjectStore, state: KeyState, number: int) -> None:
             state.damaged.append(problem)
             state.refers_unknown = True
         return
+    source = commit.adopted_from
+    end = layout.invalidation(source.id, source.key, source.number) if source and number == state.number else ""
+    has_fallen = bool(end) and objects.read(end) is not None
     if number < state.number:
         state.ended[commit.attempt] = _ended_at(objects, layout.invalidation(state.id, state.short, number))
+    elif has_fallen:
+        state.ended[commit.attempt] = _ended_at(objects, end)
     elif number == state.number:
         state.current = commit
         state.needs |= {record.key for record in commit.inputs.values()}
@@ -131,7 +143,7 @@ def _add_commit(objects: ObjectStore, state: KeyState, number: int) -> None:
     try:
         state.refers[commit.attempt] = _outside(objects, state, commit)
     except CorruptOutput as error:
-        if number >= state.number:
+        if number >= state.number and not has_fallen:
             state.damaged.append(str(error))
             state.refers_unknown = True
 

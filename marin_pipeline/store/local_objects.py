@@ -29,6 +29,9 @@ class LocalObjects(ObjectStore):
         self.url = str(root)
         self._scratch = f"{root}/tmp/1d"
 
+    def is_there(self) -> bool:
+        return self.root.exists()
+
     def read(self, path: str) -> Found | None:
         where = f"{self.url}/{path}"
         try:

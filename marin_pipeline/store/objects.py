@@ -64,6 +64,10 @@ class ObjectStore(ABC):
     parallel: int = 128
     """Calls that are worth making at the same time: one where a call takes no longer than handing it to a thread."""
 
+    def is_there(self) -> bool:
+        """Whether there may be anything under the prefix."""
+        return True
+
     @abstractmethod
     def read(self, path: str) -> Found | None:
         """The object, or None when there is none."""

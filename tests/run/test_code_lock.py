@@ -289,6 +289,22 @@ def test_another_output_is_refused_with_the_file_and_the_remedy_and_nothing_is_w
     assert project.lock.read_text() == before
 
 
+def test_what_is_equal_and_was_not_written_is_not_called_accepted(project: Project) -> None:
+    before = project.lock.read_text()
+    project.edit(HARMFUL)
+    project.edit(("else 0, to]", "else 0, int(to)]"))
+    ran = project.code("accept", "--all", "--json")
+    assert ran.code == 1
+    lines = {line["id"]: line for line in ran.events}
+    assert {id: line["status"] for id, line in lines.items() if id.startswith("sample/")} == {
+        "sample/make": "differs",
+        "sample/total": "differs",
+        "sample/climb": "equal",
+    }
+    assert lines["sample/climb"]["text"] == "its golden output is the same; not written, because of sample/make"
+    assert project.lock.read_text() == before
+
+
 def test_a_new_version_is_a_new_entry_and_moves_what_is_built_on_it(project: Project) -> None:
     project.edit(HARMFUL)
     project.edit(("@step(version=1)", "@step(version=2)"))

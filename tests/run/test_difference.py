@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,15 +133,47 @@ def test_two_runs_differ_by_the_names_of_their_steps(inline: Bench) -> None:
     assert [run.name for run in all_runs(inline.objects)] == ["tests/bench@1", "tests/bench@2"]
     code, found = differences(inline, "tests/bench@1", "tests/bench@2")
     assert code == 1
-    assert found[2:] == [
+    assert found[2:11] == [
         "added  new",
         "removed  old",
         "changed  begin",
         "  argument  value  1 → 2",
+        "  files  1 different",
+        "    different value.json  1 B → 1 B",
+        "  value  value  1 → 2  (+1)",
         "+30 downstream",
+        "  middle/0  value  value  1 → 2  (+1)",
     ]
     assert differences(inline, "tests/bench@2", "tests/bench@2")[0] == 0
     assert difference(inline, "tests/bench@1", "tests/bench@2")["downstream"][0] == "middle/0"
+
+
+@step
+def drawn(ctx: Context, seed: int) -> float:
+    """Gives other bytes each time, as a step that is not deterministic does."""
+    (ctx.out / "drawn.txt").write_text(f"{time.time_ns()}")
+    (ctx.out / "same.txt").write_text("same")
+    return time.time_ns() % 1_000_003 / 2
+
+
+def test_two_runs_of_the_same_steps_differ_where_the_bytes_do(inline: Bench) -> None:
+    inline.run(drawn(seed=1))
+    inline.run(drawn(seed=1), force=["drawn"])
+    code, found = differences(inline, "tests/bench@1", "tests/bench@2")
+    assert code == 1
+    assert found[2:4] == ["other bytes  drawn, of the same key", "  files  1 same, 2 different"]
+    assert found[-1].startswith("  value  value  ")
+    tree = difference(inline, "tests/bench@1", "tests/bench@2")
+    assert (tree["equal"], tree["remade"]) == (False, ["drawn"])
+    assert {file["path"]: file["change"] for file in tree["outputs"]["drawn"]["files"]} == {
+        "drawn.txt": "different",
+        "same.txt": "same",
+        "value.json": "different",
+    }
+    first, _ = sorted(step_folder(inline, drawn(seed=1)).glob("attempts/*"))
+    shutil.rmtree(first)
+    code, found = differences(inline, "tests/bench@1", "tests/bench@2")
+    assert (code, found[-1]) == (1, "  its files cannot be compared: the bytes of one of the two have gone")
 
 
 def test_two_runs_of_the_same_steps_differ_where_one_has_no_output(inline: Bench) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from marin_pipeline import Context, step
 from marin_pipeline.run.history import RunAt, all_runs, newest_records
-from marin_pipeline.run.logs import find_step
+from marin_pipeline.run.selection import find_step
 from tests.faults.faulty_objects import Fault, FaultyObjects
 from tests.run.sample_steps import fails, number
 from tests.run.sessions import Bench, value

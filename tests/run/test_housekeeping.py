@@ -11,7 +11,7 @@ import pytest
 
 from marin_pipeline import tool
 from tests.conftest import Ran
-from tests.run.sample_steps import add, number, times, words
+from tests.run.sample_steps import add, fails, number, times, words
 from tests.run.sessions import Bench, step_folder
 
 Command = Callable[..., Ran]
@@ -64,7 +64,8 @@ def test_verify_ends_with_4_when_something_is_wrong_and_says_what_to_do(inline: 
     line, summary = ran.events
     assert (line["ok"], line["key"], line["findings"][0]["where"]) == (False, words(text="a b").key, str(file))
     assert (summary["event"], summary["ok"], summary["findings"], ran.code) == ("summary", False, 1, 4)
-    assert command("verify", "number", "--level", "full").code == 0
+    whole = command("verify", "number", "--level", "full")
+    assert whole.out.splitlines()[-1] == "1 output, 1 file, 1 B: all bytes as they were committed"
     assert command("verify", "nothing").code == 2
 
 
@@ -97,6 +98,74 @@ def test_invalidate_ends_an_output_and_says_what_hangs_on_it(inline: Bench, comm
     assert inline.run(target).ok
 
 
+def adopted(bench: Bench) -> tuple[Any, Any, Any]:
+    """An output, an equal one that was taken from it, and one that is made from that."""
+    source = add(numbers=[number(value=2)]).named("source")
+    taken = add(numbers=[times(count=words(text="a b"))]).named("taken")
+    below = add(numbers=[taken, number(value=5)]).named("below")
+    bench.run(source)
+    bench.run(below)
+    return source, taken, below
+
+
+def test_invalidate_tells_what_was_adopted_and_falls(inline: Bench, command: Command) -> None:
+    source, taken, below = adopted(inline)
+    for dry in (["--dry-run"], []):
+        ran = command("invalidate", "source", "--reason", "wrong", "--json", *dry)
+        (line,) = ran.events
+        assert line["key"] == source.key
+        assert [(each["key"], each["names"]) for each in line["adopted"]] == [(taken.key, ["taken"])]
+        assert [(each["key"], each["names"]) for each in line["descendants"]] == [(below.key, ["below"])]
+        if dry:
+            text = command("invalidate", "source", "--reason", "wrong", "--dry-run").out
+            assert "  taken  would fall with it: it was adopted from it\n" in text
+            assert "  below  is stale if" in text
+    again = command("invalidate", "taken", "--reason", "wrong")
+    assert (again.code, "has ended already: adopted from" in again.err) == (2, True)
+    assert inline.run([source, below]).ok
+    assert "nothing else hangs on it" in command("invalidate", "below", "--reason", "wrong").out
+
+
+def test_what_fell_is_ended_and_says_why(inline: Bench, command: Command) -> None:
+    source, taken, _ = adopted(inline)
+    shown = command("show", "taken").out
+    assert f"from       source {source.key[:8]}, made in " in shown
+    assert f"argument   numbers = [times ({times(count=words(text='a b')).key[:8]})]" in shown
+    assert "~artifact" not in shown
+    command("invalidate", "source", "--reason", "not right")
+    shown = command("show", "taken").out
+    assert (
+        f"status     ended: adopted from {add.id} {source.key[:8]}, whose output was ended (invalidated: not right)"
+        in shown
+    )
+    assert "ended      commit 1: invalidated: not right, 20" in command("show", "source").out
+    statuses = {each["key"]: each for each in command("ls", "--json").events}
+    assert statuses[taken.key]["status"] == "ended"
+    assert "not right" in statuses[taken.key]["fallen"]
+    assert "not right" in command("ls").out
+    assert inline.run(source).ok
+    shown = command("show", "source").out
+    assert "status     done" in shown
+    assert "ended      commit 1: invalidated: not right, 20" in shown
+    assert command("show", "source", "--json").events[0]["ended"]["text"] == "not right"
+
+
+def test_steps_without_an_output_are_found_by_name(inline: Bench, command: Command) -> None:
+    failed = fails(word="a")
+    inline.run([failed, number(value=1)])
+    (line,) = command("show", "fails", "--json").events
+    assert (line["key"], line["status"]) == (failed.key, "failed")
+    assert "(user, 20" in command("show", "fails").out
+    assert "has no output" in command("ls", "fails").err
+    assert "has no current output" in command("invalidate", "fails", "--reason", "x").err
+    assert "has no output" in command("verify", "fails").err
+    assert command("name", "fails", "kept/fails").code == 0
+    assert command("diff", "fails", "number").code == 1
+    (row,) = [line for line in command("ls").out.splitlines() if failed.key[:8] in line]
+    assert row.split()[0] == "failed"
+    assert " user " in row
+
+
 def test_a_damaged_commit_can_be_ended(inline: Bench, command: Command) -> None:
     inline.run(number(value=1))
     (step_folder(inline, number(value=1)) / "commits" / "1.json").write_bytes(b"\x00")
@@ -108,7 +177,7 @@ def test_a_damaged_commit_can_be_ended(inline: Bench, command: Command) -> None:
 def test_gc_is_dry_by_default_and_prints_a_table(inline: Bench, command: Command) -> None:
     inline.run(number(value=1))
     inline.run(number(value=2))
-    assert command("gc").out == "nothing to collect\n"
+    assert command("gc").out == "nothing to collect with --grace 7d\n"
     ran = command("gc", "--grace", "0s")
     assert "would be ended" in ran.out
     assert "nothing was changed" in ran.out
@@ -143,7 +212,7 @@ def test_adopt_prints_key_and_digest_and_gives_the_name(inline: Bench, command: 
     assert "root" in command("name", "text").out
     assert json.loads(command("show", "text", "--json").out)["arguments"] == {"content": dry["digest"]}
     assert command("show", "text").code == 0
-    assert command("gc", "--grace", "0s", "--delete").out == "nothing to collect\n"
+    assert command("gc", "--grace", "0s", "--delete").out == "nothing to collect with --grace 0s\n"
     for wrong in ([str(tmp_path / "no"), "--as", "x"], [str(file), "--as", "A"], [str(file)]):
         assert command("adopt", *wrong).code == 2
 

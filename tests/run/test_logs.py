@@ -8,18 +8,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marin_pipeline.core.errors import UsageError
-from marin_pipeline.run.history import all_runs
-from marin_pipeline.run.logs import Following, Line, find_step, lines
+from marin_pipeline.run.history import all_runs, begin_run, run_stem
+from marin_pipeline.run.logs import Following, Line, follow, lines
+from marin_pipeline.run.selection import find_step
+from marin_pipeline.store import layout
+from marin_pipeline.store.clock import now
+from marin_pipeline.store.lease import Waiting, this_process
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from tests.conftest import environment
-from tests.run.sample_steps import fails, squares, words
+from tests.run.sample_steps import add, fails, number, squares, times, words
 from tests.run.sessions import Bench, step_folder, wait_until
 
 PRINTING = """
@@ -132,13 +136,14 @@ def test_a_running_step_is_followed_by_name_to_its_end_with_its_shards(stage: St
     stage.at("first")
     follower = stage.tool("logs", "second", "--follow")
     assert follower.stdout is not None
+    assert "waits for its turn in printing@1, where first runs" in follower.stdout.readline()
     stage.open("first")
     begun = [follower.stdout.readline() for _ in range(3)]
     assert begun[0] == "second begins\n"
     stage.open("part")
     code, rest = ended(follower)
     assert code == 0
-    assert rest[-1] == "second ends"
+    assert "second ends" in rest
     assert ended(driver)[0] == 0
     code, whole = ended(stage.tool("logs", "second"))
     assert code == 0
@@ -222,12 +227,48 @@ def test_a_step_that_was_never_tried_is_told(stage: Stage) -> None:
 def test_the_log_of_a_failed_attempt_is_found_by_name_before_an_older_result(inline: Bench) -> None:
     assert inline.run(squares(numbers=[2])).ok
     assert not inline.run(squares(numbers=[13])).ok
-    assert find_step(inline.objects, "squares")[1] == squares(numbers=[13]).key
+    assert find_step(inline.objects, "squares", newest=True)[1] == squares(numbers=[13]).key
+    assert find_step(inline.objects, "squares")[1] == squares(numbers=[2]).key
     assert find_step(inline.objects, "squares@1")[1] == squares(numbers=[2]).key
     assert not inline.run(fails(word="x")).ok
     assert "printed nothing" in next(lines(inline.objects, "fails", False))
     with pytest.raises(UsageError, match="'nothing' is no name and no key"):
         find_step(inline.objects, "nothing")
+
+
+def test_the_log_of_an_adopted_output_is_that_of_the_attempt_that_made_it(inline: Bench) -> None:
+    source = add(numbers=[number(value=2)]).named("source")
+    taken = add(numbers=[times(count=words(text="a b"))]).named("taken")
+    inline.run(source)
+    inline.run(taken)
+    (log,) = step_folder(inline, source).glob("attempts/*/log/log.txt")
+    log.write_bytes(b"one\n")
+    told, line = lines(inline.objects, "taken", False)
+    assert told.startswith(f"{add.id} {taken.key[:8]} was adopted from {add.id} {source.key[:8]}, whose attempt")
+    assert line == "one"
+    (tree,) = map(json.loads, lines(inline.objects, "taken", True))
+    assert (tree["key"], tree["adopted_from"]["key"], tree["line"]) == (taken.key, source.key, "one")
+    followed: list[str] = []
+    assert follow(inline.objects, "taken", False, followed.append) == 0
+    assert followed == [told, "one"]
+
+
+def test_a_step_that_waits_is_told_what_runs_before_it(inline: Bench) -> None:
+    inline.run(number(value=1))
+    (run,) = all_runs(inline.objects)
+    record = run.read(inline.objects)
+    assert record is not None
+    target = words(text="a")
+    assert target.declaration is not None
+    lease = Waiting(inline.objects, layout.lease(number.id, number(value=3).key), 30).attempt()
+    assert lease is not None
+    steps = {"first": (number.id, number(value=3).key), "late": (target.declaration.step.id, target.key)}
+    begin_run(inline.objects, replace(record, steps=steps, process=this_process()), run_stem(now()))
+    with pytest.raises(
+        UsageError, match=r"has not been tried.*; it waits for its turn in tests/bench@2, where first runs"
+    ):
+        list(lines(inline.objects, "late", False))
+    lease.release()
 
 
 def test_lines_are_split_as_they_were_printed(inline: Bench) -> None:

@@ -246,3 +246,13 @@ def test_drift_that_was_accepted_of_one_output_is_not_accepted_of_the_next(
     assert run(5, "--code", "rerun").code == 0
     plan = run(3, "plan", "--json")
     assert {event["name"]: event["status"] for event in plan.events}["make"] == "drift"
+
+
+def test_what_was_accepted_is_shown_with_its_reason(versioned: tuple[Program, Path], tmp_path: Path) -> None:
+    from marin_pipeline.run import inspection
+    from marin_pipeline.store.objects import open_objects
+
+    program, file = versioned
+    assert program(file, "--code", "accept", "--reason", "only a refactoring").code == 0
+    lines = list(inspection.show(open_objects(str(tmp_path / "store")), "make", False))
+    assert any(line.startswith("accepted   commit 1, code ") and "only a refactoring" in line for line in lines), lines

@@ -64,7 +64,7 @@ def test_rows_show_the_arguments_that_differ_and_the_figures(inline: Bench) -> N
         ("0.25", "1", "1.25", "1234.5"),
     }
     trees = [json.loads(line) for line in table(inline.objects, "sweep/", "", True)]
-    assert trees[0]["arguments"].keys() == {"schedule.peak", "seed"}
+    assert trees[0]["arguments"].keys() == {"data", "schedule.peak", "schedule.warm_up", "seed", "note", "workers"}
     assert trees[0]["figures"]["by_source.web"] is None
 
 
@@ -87,6 +87,24 @@ def test_all_keys_of_a_step_are_found_by_its_id_with_their_inputs_by_name(inline
     header, *rows = table(inline.objects, "tests/run/test_table.score", "data", False)
     assert header.split() == ["name", "data"]
     assert {row.split()[1] for row in rows} == {"data/1", "data/2"}
+
+
+def test_without_a_name_each_step_with_two_results_has_a_table_of_its_own(inline: Bench) -> None:
+    assert list(table(inline.objects, "", "", True)) == []
+    assert "no step has two results" in next(table(inline.objects, "", "", False))
+    for note in ("one word", "another"):
+        inline.run(score(data=number(value=1), schedule=Schedule(), seed=1, note=note))
+    for count in (1, 2):
+        inline.run(many(count=count))
+    found = list(table(inline.objects, "", "", False))
+    assert found[0] == many.id
+    assert found[1].split() == ["name", "count", "figure00", "figure01"]
+    assert found[4:6] == ["", score.id]
+    assert found[6].split()[:3] == ["name", "note", "loss"]
+    assert any("  one word  " in row for row in found[7:])
+    assert len(found) == 9, "number has one result"
+    (chosen, *_) = table(inline.objects, "", "note", False)
+    assert chosen == score.id
 
 
 def test_many_figures_are_counted(inline: Bench) -> None:

@@ -24,7 +24,7 @@ from marin_pipeline.core.errors import StoreError
 from marin_pipeline.run.shards import read_shard, shard_output
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now, utc, written
-from marin_pipeline.store.commit import look
+from marin_pipeline.store.commit import Commit, Invalidation, invalidate, look
 from marin_pipeline.store.gc import Collection, collect
 from marin_pipeline.store.lease import Holder, LeaseRecord, Waiting
 from marin_pipeline.store.names import drop_root, give_name, key_folders
@@ -32,7 +32,7 @@ from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.verify import Verifier
 from tests.faults.faulty_objects import FaultyObjects
 from tests.run.conftest import inline
-from tests.run.sample_steps import add, joined, number, resumable, squares
+from tests.run.sample_steps import add, joined, number, resumable, squares, times, words
 from tests.run.sessions import Bench, digests, outcomes
 
 __all__ = ["inline"]
@@ -419,6 +419,65 @@ def test_beside_runs_without_any_grace_what_is_believed_is_whole(inline: Bench) 
     assert ended > 20
 
 
+def adopted(bench: Bench) -> tuple[Artifact[Any], Artifact[Any]]:
+    """An output, and an equal one of another key that was taken from it."""
+    source = add(numbers=[number(value=2)]).named("source")
+    taken = add(numbers=[times(count=words(text="a b"))]).named("taken")
+    ran(bench, "a", source)
+    ran(bench, "b", taken)
+    assert taken.declaration is not None
+    commit = look(bench.objects, taken.declaration.step.id, taken.key).commit
+    assert commit is not None
+    assert commit.adopted_from is not None
+    return source, taken
+
+
+def test_what_was_adopted_keeps_what_it_was_taken_from(inline: Bench) -> None:
+    source, taken = adopted(inline)
+    ran(inline, "a", number(value=9))
+    shutil.rmtree(inline.prefix / "names")
+    for days in (8, 16, 24):
+        collected(inline, days)
+    assert believed(inline, source)
+    assert believed(inline, taken)
+    assert not problems(inline.objects)
+
+
+def test_what_is_young_and_was_adopted_keeps_what_it_was_taken_from(inline: Bench) -> None:
+    source, taken = adopted(inline)
+    for folder in ("names", "experiments"):
+        shutil.rmtree(inline.prefix / folder)
+    assert source.declaration is not None
+    assert taken.declaration is not None
+    (file,) = (inline.prefix / layout.step(taken.declaration.step.id, taken.key)).glob("commits/1.json")
+    commit = Commit.loads(file.read_bytes(), "")
+    file.write_bytes(replace(commit, finished=written(later(5)())).dumps())
+    collected(inline, 8)
+    assert believed(inline, source)
+    assert believed(inline, taken)
+    assert not problems(inline.objects)
+    collected(inline, 16)
+    assert not believed(inline, source)
+    assert not believed(inline, taken)
+
+
+def test_what_fell_with_what_it_was_adopted_from_is_collected_and_then_there_is_nothing_to_say(inline: Bench) -> None:
+    source, taken = adopted(inline)
+    assert source.declaration is not None
+    invalidate(inline.objects, source.declaration.step.id, source.key, 1, Invalidation("invalidated", "x", now()))
+    assert not believed(inline, taken)
+    none = datetime.timedelta(0)
+    dry = collect(inline.objects, none, clock=later(1))
+    assert [(item.kind, item.action) for item in dry.items] == [("attempt", "delete")] * 2
+    assert collect(inline.objects, none, delete=True, clock=later(1)).items == dry.items
+    assert not attempts(inline, source)
+    assert not attempts(inline, taken)
+    after = collect(inline.objects, none, clock=later(1))
+    assert (after.items, after.kept) == ([], [])
+    assert inline.run([source, taken]).ok
+    assert not problems(inline.objects)
+
+
 class Killed(BaseException):
     pass
 
@@ -437,6 +496,11 @@ def test_whatever_is_collected_and_whenever_it_is_killed_what_is_believed_is_who
         pool += [squares(numbers=chance.sample(range(6), 2))]
         for _ in range(chance.randint(1, 4)):
             pool.append(add(numbers=chance.sample([each for each in pool if each.kind is int], 2)))
+        # Equal to each other, and made from other keys: whichever comes second is adopted.
+        equal = [add(numbers=[number(value=2), each]) for each in (times(count=words(text="a b")), number(value=2))]
+        for each in chance.sample(equal, chance.randint(0, 2)):
+            ran(bench, str(chance.randint(0, 2)), each)
+        pool += equal
         pool.append(joined(squares=pool[3]))
         for _ in range(chance.randint(1, 4)):
             chosen = chance.sample(pool, chance.randint(1, 2))
@@ -472,6 +536,13 @@ def test_whatever_is_collected_and_whenever_it_is_killed_what_is_believed_is_who
             assert not problems(bench.objects)
         assert not collect(bench.objects, grace, delete=True, clock=later(days)).kept
         assert not problems(bench.objects)
+        dry = Collection(False)
+        for _ in range(6):
+            days += 8
+            dry = collect(bench.objects, grace, clock=later(days))
+            assert collect(bench.objects, grace, delete=True, clock=later(days)).items == dry.items
+            assert not problems(bench.objects)
+        assert not dry.items, "passes come to an end"
         again = bench.run(pool)
         assert again.ok
         assert not problems(open_objects(str(bench.prefix)))

@@ -1,0 +1,107 @@
+"""The program `marin-pipeline`: its options, and what it says of a store that is not there or is empty."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marin_pipeline import tool
+from tests.conftest import Ran, environment
+from tests.run.conftest import inline
+from tests.run.sample_steps import number
+from tests.run.sessions import Bench
+
+__all__ = ["inline"]
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> Ran:
+    monkeypatch.setattr("sys.argv", ["marin-pipeline", *arguments])
+    with pytest.raises(SystemExit) as left:
+        tool.main()
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return Ran(int(left.value.code or 0), printed.out, printed.err)
+
+
+def test_prefix_and_json_may_stand_before_the_command_and_after(
+    inline: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inline.run(number(value=1))
+    prefix = str(inline.prefix)
+    after = ran(monkeypatch, capsys, "show", "number", "--prefix", prefix, "--json")
+    assert after.events[0]["key"] == number(value=1).key
+    for before in (["--prefix", prefix, "--json"], ["--json", f"--prefix={prefix}"]):
+        assert ran(monkeypatch, capsys, *before, "show", "number") == after
+    assert ran(monkeypatch, capsys, "--prefix", prefix, "show", "number", "--json") == after
+
+
+def test_the_version_is_that_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = importlib.metadata.version("marin_pipeline")
+    assert ran(monkeypatch, capsys, "--version") == Ran(0, f"marin-pipeline {version}\n", "")
+
+
+def test_each_command_has_a_help_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = ran(monkeypatch, capsys, "--help").out
+    for command in tool.COMMANDS:
+        assert command.name in whole
+        asked = ran(monkeypatch, capsys, *command.name.split(), "--help")
+        assert asked.out.startswith(f"usage: marin-pipeline {command.name} ")
+    check, accept = (ran(monkeypatch, capsys, "code", action, "--help").out for action in ("check", "accept"))
+    assert ("--run" in check, "--all" in check) == (True, False)
+    assert ("--run" in accept, "--all" in accept) == (False, True)
+    assert ran(monkeypatch, capsys, "code").code == 2
+    assert ran(monkeypatch, capsys).code == 2
+
+
+def test_a_store_that_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = tmp_path / "nosuch"
+    words = {"show": ["x"], "logs": ["x"], "diff": ["x", "y"], "name": ["x"], "invalidate": ["x", "--reason", "y"]}
+    asked = [command.name for command in tool.COMMANDS if command.needs_store]
+    assert len(asked) == 9
+    for name in asked:
+        found = ran(monkeypatch, capsys, name, *words.get(name, []), "--prefix", str(nowhere))
+        assert found.code == 2
+        assert f"{nowhere}: no store is there" in found.err
+    assert not nowhere.exists()
+    file = tmp_path / "file"
+    file.write_text("text")
+    assert ran(monkeypatch, capsys, "adopt", str(file), "--as", "text", "--prefix", str(nowhere)).code == 0
+    assert nowhere.exists()
+
+
+def test_an_empty_store_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, said in {
+        "ls": "no step has been tried there",
+        "runs": "nothing has been run there",
+        "verify": "there is no output to verify",
+        "gc": "nothing to collect",
+    }.items():
+        found = ran(monkeypatch, capsys, name, "--prefix", str(tmp_path))
+        assert (found.code, said in found.out) == (0, True), found
+
+
+def test_on_a_terminal_the_steps_have_a_header(inline: Bench) -> None:
+    inline.run(number(value=1))
+    above, below = os.openpty()
+    program = "from marin_pipeline.tool import main; main()"
+    subprocess.run(
+        [sys.executable, "-c", program, "ls"], stdout=below, env=environment(inline.prefix), timeout=60, check=True
+    )
+    os.close(below)
+    header, row = os.read(above, 10_000).decode().splitlines()
+    os.close(above)
+    assert header.split() == ["status", "key", "made", "step", "names"]
+    assert row.split()[0] == "done"
