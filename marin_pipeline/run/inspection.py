@@ -81,7 +81,8 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     if ended is not None:
         yield f"ended      commit {before}: {_why(ended)}"
     for each in accepted:
-        yield f"accepted   commit {each.number}, code {each.code[:8]}: {each.reason or 'no reason given'}, {_minute(each.at)}"
+        why = each.reason or "no reason given"
+        yield f"accepted   commit {each.number}, code {each.code[:8]}: {why}, {_minute(each.at)}"
     yield f"spec       {objects.url}/{layout.spec(id, key)}" if spec else "spec       none: it has not been tried"
     for name, value in (found.commit.arguments if found.commit else arguments or {}).items():
         yield f"argument   {name} = {_cut(_text(value, first))}"
