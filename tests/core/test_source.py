@@ -390,6 +390,66 @@ def test_whatever_way_code_is_reached_an_edit_of_it_moves_the_digest(
     assert code_digest(tmp_path / "a.py", "f").digest != before
 
 
+T = "T = {}\n"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "_ = T.pop(1, 0)",
+        "x = T.setdefault('a', 1)",
+        "if T.append(1): pass",
+        "assert not T.append(1)",
+        "T or T.append(1)",
+        "[T.append(i) for i in (1,)]",
+        "x = sorted((0,), key=lambda i: T.setdefault(i, 1))",
+        "x = (T or T).append(1)",
+        "x = T.get('k').add(1)",
+        "print(T.pop(1))",
+        "for T['k'] in (1,): pass",
+        "with open('1') as T['k']: pass",
+        "(p, (T['k'], q)) = 0, (1, 2)",
+        "class K: T['a'] = 1",
+        "class K:\n    x = T.setdefault('a', 1)",
+        "def other(x=T.setdefault('a', 1)): pass",
+        "@T.register(1)\ndef other(): pass",
+        "while T.pop(1): pass",
+        "TYPE_CHECKING = True\nif TYPE_CHECKING: T = 1",
+        "import typing\ntyping.TYPE_CHECKING = True\nif typing.TYPE_CHECKING: T = 1",
+        "from mine import TYPE_CHECKING\nif TYPE_CHECKING: T = 1",
+    ],
+)
+def test_whatever_way_a_statement_changes_what_is_reached_an_edit_of_it_moves_the_digest(
+    tmp_path: Path, statement: str
+) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(f"{T}{statement}\n\n\ndef f(ctx):\n    return T\n")
+    before = code_digest(file, "f").digest
+    edit(file, "1", "2")
+    assert code_digest(file, "f").digest != before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "x = json.loads('1')",
+        "import c.b\nx = c.b.f(1)",
+        "x = f(1).named('f')",
+        "@step(version=1)\ndef other(ctx, a=T.get(1)): pass",
+        "def other(ctx): T.pop(1)",
+        "def other(ctx, a: T.get(1)): pass",
+        "TYPE_CHECKING = False\nif TYPE_CHECKING: T = 1",
+        "def named(fn): fn.__name__ = 'x'\nif __name__ == '__main__': T = 1",
+    ],
+)
+def test_statements_that_change_nothing_reached_are_left_out(tmp_path: Path, statement: str) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(f"import json\nfrom marin_pipeline import step\n{T}{statement}\n\n\ndef f(ctx): json, T, c\n")
+    before = code_digest(file, "f").digest
+    edit(file, "1", "2")
+    assert code_digest(file, "f").digest == before
+
+
 def test_a_renamed_module_is_another_one(tmp_path: Path) -> None:
     write(tmp_path, {"pyproject.toml": "", "a.py": "from b import g\n" + USE, "b.py": ONE})
     before = code_digest(tmp_path / "a.py", "f")
