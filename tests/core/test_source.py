@@ -108,7 +108,7 @@ PROJECT = {
     "src/words/late.py": "import json\nimport numpy\n\n\ndef adjusted(x):\n    return x\n",
     "src/words/unused.py": "def nothing(x):\n    return x\n",
     ".venv/pyvenv.cfg": "",
-    ".venv/numpy.py": "VERSION = 1\n",
+    ".venv/lib/python3.12/site-packages/numpy.py": "VERSION = 1\n",
 }
 
 
@@ -218,7 +218,7 @@ def test_edits_in_modules_that_the_step_imports_change_that_module(
     ("file", "old", "new"),
     [
         ("src/words/unused.py", "return x", "return -x"),
-        (".venv/numpy.py", "1", "2"),
+        (".venv/lib/python3.12/site-packages/numpy.py", "1", "2"),
         ("src/words/late.py", "import numpy", "import numpy\nif TYPE_CHECKING:\n    import words.unused"),
         ("src/words/late.py", "\n\ndef", "\n# said\n\ndef"),
         (
@@ -279,13 +279,47 @@ def test_inside_a_block_that_says_so_files_are_looked_at_once(project: Path) -> 
     assert digest(project) != before
 
 
-def test_folders_to_search_are_asked_only_for_what_the_project_does_not_hold(project: Path, tmp_path: Path) -> None:
-    search = [tmp_path / "elsewhere"]
-    file = project / "experiments/hello.py"
-    write(search[0], {"pyproject.toml": "", "words/late.py": "WRONG = 1\n", "tables.py": "SIZE = 1\n"})
-    assert code_digest(file, "count_words", search=search) == code_digest(file, "count_words")
-    edit(project / "src/words/late.py", "import json", "import tables")
-    assert "elsewhere/tables" in [piece.name for piece in code_digest(file, "count_words", search=search).pieces]
+def test_of_modules_of_one_name_all_count_in_the_order_of_the_search(tmp_path: Path) -> None:
+    user = {"pyproject.toml": "", "a.py": "from helper import g\n" + USE, "helper.py": ONE}
+    write(tmp_path / "project", user)
+    write(tmp_path / "one", {"helper.py": ONE})
+    write(tmp_path / "other", {"helper.py": "def g(): return 3\n", "pyproject.toml": ""})
+
+    def of(*search: str, home: Path = tmp_path) -> str:
+        return code_digest(home / "project/a.py", "f", search=[home / folder for folder in search]).digest
+
+    alone, both = of(), of("other", "one")
+    assert of("project", "nowhere") == alone
+    assert len({alone, both, of("one", "other"), of("one"), of("other")}) == 5
+    shutil.copytree(tmp_path, tmp_path / "z/elsewhere")
+    assert of("other", "one", home=tmp_path / "z/elsewhere") == both
+    edit(tmp_path / "other/helper.py", "3", "4")
+    assert of() == alone
+    assert of("other", "one") != both
+
+
+def test_a_folder_that_the_program_searches_counts_beside_its_own(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "from helper import g\n" + USE, "helper.py": ONE, "lib/helper.py": ONE})
+    found = code_digest(tmp_path / "a.py", "f", search=[tmp_path / "lib"])
+    assert [piece.name for piece in found.pieces] == ["a:f", "a:g", "helper", "lib/helper"]
+
+
+def test_what_lies_beside_a_link_and_beside_its_file_counts(tmp_path: Path) -> None:
+    write(tmp_path, {"real/a.py": "from helper import g\n" + USE, "real/helper.py": ONE, "links/helper.py": ONE})
+    (tmp_path / "links/a.py").symlink_to(tmp_path / "real/a.py")
+    found = {code_digest(tmp_path / "links/a.py", "f").digest}
+    for folder in ("real", "links"):
+        edit(tmp_path / folder / "helper.py", "1", "2")
+        found.add(code_digest(tmp_path / "links/a.py", "f").digest)
+    assert len(found) == 3
+
+
+def test_a_tree_of_links_has_the_digest_of_the_tree_that_it_shows(tmp_path: Path) -> None:
+    write(tmp_path, {"real/a.py": "from helper import g\n" + USE, "real/helper.py": ONE, "links/pyproject.toml": ""})
+    for name in ("a.py", "helper.py"):
+        (tmp_path / "links" / name).symlink_to(tmp_path / "real" / name)
+    places = [code_digest(tmp_path / folder / "a.py", "f").digest for folder in ("real", "links")]
+    assert places[0] == places[1]
 
 
 def test_the_order_of_statements_counts_and_that_of_functions_does_not(tmp_path: Path) -> None:
@@ -521,8 +555,20 @@ def test_files_are_named_by_their_project(project: Path) -> None:
 def test_third_party_code_is_told_by_where_it_lies(project: Path) -> None:
     assert is_third_party(Path(json.__file__))
     assert is_third_party(Path(pytest.__file__))
-    assert is_third_party(project / ".venv/numpy.py")
+    assert is_third_party(project / ".venv/lib/python3.12/site-packages/numpy.py")
+    assert is_third_party(project / ".venv/bin/tool.py")
     assert not is_third_party(project / "experiments/hello.py")
+
+
+@pytest.mark.parametrize("helper", ["helper.py", "lib/helper.py", "words/helper.py"])
+def test_a_project_may_be_a_virtual_environment(tmp_path: Path, helper: str) -> None:
+    module = helper.removesuffix(".py").replace("/", ".")
+    write(tmp_path, {"pyvenv.cfg": "", "a.py": f"from {module} import g\n{USE}", helper: ONE})
+    assert not is_third_party(tmp_path / helper)
+    assert is_third_party(tmp_path / "lib/python3.12/site-packages/g.py")
+    before = code_digest(tmp_path / "a.py", "f").digest
+    edit(tmp_path / helper, "1", "2")
+    assert code_digest(tmp_path / "a.py", "f").digest != before
 
 
 @pytest.mark.parametrize(
