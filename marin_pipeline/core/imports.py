@@ -1,7 +1,7 @@
 """Which files the imports of a module name: found on disk, never by importing.
 
-Where several folders could hold a module, each file counts, those of `sys.path` included: which one Python takes depends
-on how a program was started, and on what it does to `sys.path`.
+Where several folders could hold a module, each file counts, those of `sys.path` included: which one Python takes
+depends on how a program was started, and on what it does to `sys.path`.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def third_party(path: str) -> bool:
 def _third_party_folder(folder: str) -> bool:
     if f"{folder}{os.sep}".startswith(_STANDARD_LIBRARY + os.sep) or _INSTALLED & set(folder.split(os.sep)):
         return True
-    # Of a virtual environment only what was installed is not the user's code: a project may be one (`python -m venv .`).
+    # Of a virtual environment only what was installed is not the user's: a project may be one (`python -m venv .`).
     inside: list[str] = []
     while not (inside and os.path.isfile(os.path.join(folder, "pyvenv.cfg"))):
         if os.path.isfile(os.path.join(folder, "pyproject.toml")) or os.path.dirname(folder) == folder:

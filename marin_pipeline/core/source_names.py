@@ -124,7 +124,6 @@ class NameTable:
             ordered=not isinstance(node, _EXECUTED),
         )
 
-
     def _changed_within(self, node: ast.stmt) -> set[str]:
         """Names that a statement assigns into or calls a method of, anywhere in what importing the module runs.
 
@@ -173,7 +172,9 @@ def _imported_names(tree: ast.Module) -> tuple[set[str], set[str]]:
             imported |= {alias.asname or alias.name for alias in node.names}
     imported |= {name.split(".")[0] for name in modules}
     others = _Names()
-    others._visit_all(node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom))
+    for node in tree.body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            others.visit(node)
     bound = others.bound
     return imported - bound, {name for name in modules if name.split(".")[0] not in bound}
 
