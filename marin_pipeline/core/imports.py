@@ -85,12 +85,8 @@ class Finder:
         # This package is imported already, and from nowhere else.
         if statement.module.split(".")[0] != "marin_pipeline":
             folders |= dict.fromkeys(self._search)
-        seen: set[str] = set()
         for folder in folders:
-            files = list(self._below(folder, statement))
-            # Links to one file are one candidate: a tree of links has the digest of the tree that it shows.
-            yield from (file for file in files if os.path.realpath(file) not in seen)
-            seen |= {os.path.realpath(file) for file in files}
+            yield from self._below(folder, statement)
 
     def _below(self, base: str, statement: Import) -> Iterator[str]:
         folder: str | None = base

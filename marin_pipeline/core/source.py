@@ -332,15 +332,30 @@ class _Look:
                     digest, imports = _load(path).module
                     found[path] = Piece(id_of(path, self._root), digest)
                     waiting += self._imported(path, imports)
-            pieces = _one_a_name(found[path] for path in sorted(found, key=lambda path: self._rank(path, found[path])))
+            pieces = _one_a_name(self._candidates(found))
             self._closures[start] = pieces, tuple(sorted(found))
         return self._closures[start]
 
-    def _rank(self, path: str, piece: Piece) -> tuple[int, str]:
-        """Order of modules of one name: that in which their folders are searched, wherever these lie."""
+    def _candidates(self, found: Mapping[str, Piece]) -> Iterator[Piece]:
+        """Modules by file, those of one name in the order in which their folders are searched, wherever these lie.
+
+        Where all of one name are equal, there is one: so a tree of links has the digest of the tree that it shows.
+        """
+        by_name: dict[str, list[str]] = {}
+        for path, piece in found.items():
+            by_name.setdefault(piece.name, []).append(path)
+        for paths in by_name.values():
+            if len({found[path].digest for path in paths}) == 1:
+                yield found[paths[0]]
+            else:
+                yield from (
+                    found[path] for path in sorted(paths, key=lambda path: (self._rank(path), found[path].digest))
+                )
+
+    def _rank(self, path: str) -> int:
         folders = [*self._folders, *self._search]
         inside = (number for number, folder in enumerate(folders) if path.startswith(os.path.join(folder, "")))
-        return next(inside, len(folders)), piece.digest
+        return next(inside, len(folders))
 
     def _imported(self, path: str, imports: tuple[Import, ...]) -> list[str]:
         if (path, imports) not in self._found:

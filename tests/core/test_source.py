@@ -282,14 +282,16 @@ def test_inside_a_block_that_says_so_files_are_looked_at_once(project: Path) -> 
 def test_of_modules_of_one_name_all_count_in_the_order_of_the_search(tmp_path: Path) -> None:
     user = {"pyproject.toml": "", "a.py": "from helper import g\n" + USE, "helper.py": ONE}
     write(tmp_path / "project", user)
-    write(tmp_path / "one", {"helper.py": ONE})
+    write(tmp_path / "one", {"helper.py": "def g(): return 5\n"})
+    write(tmp_path / "same", {"helper.py": ONE})
     write(tmp_path / "other", {"helper.py": "def g(): return 3\n", "pyproject.toml": ""})
 
     def of(*search: str, home: Path = tmp_path) -> str:
         return code_digest(home / "project/a.py", "f", search=[home / folder for folder in search]).digest
 
     alone, both = of(), of("other", "one")
-    assert of("project", "nowhere") == alone
+    assert of("project", "nowhere") == of("same") == alone
+    assert of("same", "one") != of("one")
     assert len({alone, both, of("one", "other"), of("one"), of("other")}) == 5
     shutil.copytree(tmp_path, tmp_path / "z/elsewhere")
     assert of("other", "one", home=tmp_path / "z/elsewhere") == both
