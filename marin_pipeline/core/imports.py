@@ -1,7 +1,7 @@
 """Which files the imports of a module name: found on disk, never by importing.
 
-Where several folders of the project could hold a module, each file counts, so that the answer does not depend on how a
-program was started; folders of `sys.path` are asked only for what the project does not hold.
+Where several folders could hold a module, each file counts, those of `sys.path` included: which one Python takes
+depends on how a program was started, and on what it does to `sys.path`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Finder:
 
     Args:
         folders: the folder of the step's file and others of its project in which modules are looked for.
-        search: folders that are asked, in order, for modules which the project does not hold.
+        search: further folders, those of `sys.path`.
         looked_at: called with each folder whose list of files the answers rest on.
     """
 
@@ -82,10 +82,11 @@ class Finder:
             folders |= {os.path.dirname(path): None}
         if own_parts(os.path.join(DISTRIBUTION, *statement.module.split("."))):
             folders |= {DISTRIBUTION: None}
-        found = [file for folder in folders for file in self._below(folder, statement)]
-        for folder in self._search:
-            found = found or list(self._below(folder, statement))
-        yield from found
+        # This package is imported already, and from nowhere else.
+        if statement.module.split(".")[0] != "marin_pipeline":
+            folders |= dict.fromkeys(self._search)
+        for folder in folders:
+            yield from self._below(folder, statement)
 
     def _below(self, base: str, statement: Import) -> Iterator[str]:
         folder: str | None = base

@@ -19,6 +19,7 @@ DISTRIBUTION = os.path.realpath(Path(__file__).parents[2])
 _OWN = ("marin_pipeline", "steps")
 _COVERED = ("data", "models", "train", "evaluate")
 _INSTALLED = {"site-packages", "dist-packages"}
+_PROGRAMS = {"bin", "Scripts"}
 _STANDARD_LIBRARY = os.path.realpath(sysconfig.get_path("stdlib"))
 
 
@@ -120,12 +121,11 @@ def third_party(path: str) -> bool:
 def _third_party_folder(folder: str) -> bool:
     if f"{folder}{os.sep}".startswith(_STANDARD_LIBRARY + os.sep) or _INSTALLED & set(folder.split(os.sep)):
         return True
-    # A virtual environment inside the project is not the user's code; a project inside a virtual environment is.
-    while not os.path.isfile(os.path.join(folder, "pyproject.toml")):
-        if os.path.isfile(os.path.join(folder, "pyvenv.cfg")):
-            return True
-        parent = os.path.dirname(folder)
-        if parent == folder:
+    # Of a virtual environment only what was installed is not the user's: a project may be one (`python -m venv .`).
+    inside: list[str] = []
+    while not (inside and os.path.isfile(os.path.join(folder, "pyvenv.cfg"))):
+        if os.path.isfile(os.path.join(folder, "pyproject.toml")) or os.path.dirname(folder) == folder:
             return False
-        folder = parent
-    return False
+        folder, name = os.path.split(folder)
+        inside.insert(0, name)
+    return inside[0] in _PROGRAMS or (inside[0] in ("lib", "lib64") and inside[1:2] != [] and "py" in inside[1])

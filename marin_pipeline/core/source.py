@@ -116,7 +116,7 @@ def code_digest(
         qualname: its name there; empty for the whole file.
         classes: file and qualified name of the classes of its argument values.
         uses: file and qualified name of what the code reaches in a way that its text does not show.
-        search: absolute folders that are asked for modules which the project does not hold, as those of `sys.path`.
+        search: absolute folders in which modules are looked for beside those of the project, as those of `sys.path`.
 
     Raises:
         InputError: when a file cannot be read or parsed, or a name is not at the top level of its file.
@@ -126,7 +126,7 @@ def code_digest(
         return _asked[question]
     path = real_path(file)
     with _lock:
-        look = _look(os.path.dirname(path), root_of(path), _search_folders(tuple(map(str, question[3]))))
+        look = _look(_folders(path), root_of(path), _search_folders(tuple(map(str, question[3]))))
         answer = look.digest(path, qualname, tuple(dict.fromkeys(question[2])))
         if _held is not None:
             _asked[question] = answer
@@ -232,17 +232,25 @@ def _search_folders(search: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
+def _folders(path: str) -> tuple[str, ...]:
+    """The folders of a project in which modules are looked for: of a link to a file also those of the file."""
+    folders: dict[str, None] = {}
+    for file in (path, os.path.realpath(path)):
+        folders |= dict.fromkeys((os.path.dirname(file), root_of(file), os.path.join(root_of(file), "src")))
+    return tuple(folders)
+
+
 @functools.lru_cache(maxsize=64)
-def _look(folder: str, root: str, search: tuple[str, ...]) -> _Look:
-    return _Look(folder, root, search)
+def _look(folders: tuple[str, ...], root: str, search: tuple[str, ...]) -> _Look:
+    return _Look(folders, root, search)
 
 
 class _Look:
-    """What was seen of the files around one folder; seen anew when any of it has changed."""
+    """What was seen of the files around some folders; seen anew when any of it has changed."""
 
-    def __init__(self, folder: str, root: str, search: tuple[str, ...]) -> None:
+    def __init__(self, folders: tuple[str, ...], root: str, search: tuple[str, ...]) -> None:
         self._root = root
-        self._folders = (folder, root, os.path.join(root, "src"))
+        self._folders = folders
         self._search = search
         self._looked_in: object | None = None
         self._forget()
@@ -324,9 +332,30 @@ class _Look:
                     digest, imports = _load(path).module
                     found[path] = Piece(id_of(path, self._root), digest)
                     waiting += self._imported(path, imports)
-            pieces = _one_a_name(sorted(found.values(), key=lambda piece: piece.digest))
+            pieces = _one_a_name(self._candidates(found))
             self._closures[start] = pieces, tuple(sorted(found))
         return self._closures[start]
+
+    def _candidates(self, found: Mapping[str, Piece]) -> Iterator[Piece]:
+        """Modules by file, those of one name in the order in which their folders are searched, wherever these lie.
+
+        Where all of one name are equal, there is one: so a tree of links has the digest of the tree that it shows.
+        """
+        by_name: dict[str, list[str]] = {}
+        for path, piece in found.items():
+            by_name.setdefault(piece.name, []).append(path)
+        for paths in by_name.values():
+            if len({found[path].digest for path in paths}) == 1:
+                yield found[paths[0]]
+            else:
+                yield from (
+                    found[path] for path in sorted(paths, key=lambda path: (self._rank(path), found[path].digest))
+                )
+
+    def _rank(self, path: str) -> int:
+        folders = [*self._folders, *self._search]
+        inside = (number for number, folder in enumerate(folders) if path.startswith(os.path.join(folder, "")))
+        return next(inside, len(folders))
 
     def _imported(self, path: str, imports: tuple[Import, ...]) -> list[str]:
         if (path, imports) not in self._found:

@@ -16,8 +16,8 @@ from marin_pipeline.core.source_text import (
     FunctionNode,
     SourceText,
     Span,
+    dotted,
     is_bare_string,
-    is_idle,
     nested_statements,
 )
 
@@ -29,11 +29,11 @@ class Statement:
     """A top-level statement; an import of several names is one for each."""
 
     name: str
-    """The names that it binds or changes, for people."""
+    """The names that it binds, or changes as a target or by a call that is all of a statement; else `gives`."""
     digest: str
     """sha256 of its normalized text."""
     gives: frozenset[str]
-    """Names that it binds or changes: whoever reads one of them reaches the statement."""
+    """Names that it binds or may change: whoever reads one of them reaches the statement."""
     reads: frozenset[str] = frozenset()
     """Names that it reads."""
     imports: tuple[Import, ...] = ()
@@ -51,6 +51,7 @@ class NameTable:
         self._steps: dict[tuple[int, str], Statement] = {}
         self._by_name: dict[str, list[int]] = {}
         self._always: list[int] = []
+        self._imported, self._modules = _imported_names(text.tree)
         for node in text.tree.body:
             for statement in self._statements(node):
                 self._add(node, statement)
@@ -96,7 +97,7 @@ class NameTable:
     def _statements(self, node: ast.stmt) -> Iterator[Statement]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from _one_import_each(node)
-        elif not is_bare_string(node) and not is_idle(node):
+        elif not is_bare_string(node) and not self._text.is_idle(node):
             statement = self._statement(node)
             if statement.gives:
                 yield statement
@@ -111,16 +112,71 @@ class NameTable:
             skipped += [default for default in (*function.args.defaults, *function.args.kw_defaults) if default]
         names = _Names(skipped)
         names.visit(node)
-        gives = frozenset(names.bound | _changed(node))
+        named = names.bound | _changed(node)
+        gives = frozenset(named | self._changed_within(node))
         inner = nested_statements([node])
         return Statement(
-            name=", ".join(sorted(gives)),
+            name=", ".join(sorted(named or gives)),
             digest=self._text.digest(*self._text.span(node), blank=blank),
             gives=gives,
             reads=frozenset(names.read),
             imports=tuple(imports_in(inner)),
             ordered=not isinstance(node, _EXECUTED),
         )
+
+    def _changed_within(self, node: ast.stmt) -> set[str]:
+        """Names that a statement assigns into or calls a method of, anywhere in what importing the module runs.
+
+        A function of an imported module (`re.compile(...)`) is no method that changes it.
+        """
+        changed: set[str] = set()
+        for inner in self._run_on_import(node):
+            if isinstance(inner, ast.Attribute | ast.Subscript) and not isinstance(inner.ctx, ast.Load):
+                changed |= _roots(inner)
+            elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+                changed |= set() if dotted(inner.func.value) in self._modules else _roots(inner.func)
+            elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                decorators = [each.func if isinstance(each, ast.Call) else each for each in inner.decorator_list]
+                for decorator in decorators:
+                    if isinstance(decorator, ast.Attribute):
+                        changed |= _roots(decorator) - self._imported
+        return changed
+
+    def _run_on_import(self, node: ast.AST) -> Iterator[ast.AST]:
+        """A statement and what is in it, without annotations, the bodies of functions, and the defaults of steps."""
+        waiting = [node]
+        while waiting:
+            inner = waiting.pop()
+            yield inner
+            if isinstance(inner, FunctionNode):
+                if not self._text.step_decorators(inner):
+                    waiting += [*inner.args.defaults, *(default for default in inner.args.kw_defaults if default)]
+            elif isinstance(inner, ast.ClassDef):
+                waiting += [*inner.bases, *inner.keywords, *inner.body]
+            elif isinstance(inner, ast.AnnAssign):
+                waiting += [inner.target, *([inner.value] if inner.value else [])]
+            else:
+                waiting += ast.iter_child_nodes(inner)
+
+
+def _imported_names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """Names that a module binds by imports alone, and dotted names by which it knows modules."""
+    imported: set[str] = set()
+    modules: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = [alias.asname] if alias.asname else alias.name.split(".")
+                modules |= {".".join(parts[: length + 1]) for length in range(len(parts))}
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {alias.asname or alias.name for alias in node.names}
+    imported |= {name.split(".")[0] for name in modules}
+    others = _Names()
+    for node in tree.body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            others.visit(node)
+    bound = others.bound
+    return imported - bound, {name for name in modules if name.split(".")[0] not in bound}
 
 
 def _one_import_each(node: ast.Import | ast.ImportFrom) -> Iterator[Statement]:
@@ -160,6 +216,20 @@ def _root_name(node: ast.expr) -> str | None:
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else None
+
+
+def _roots(node: ast.expr) -> set[str]:
+    """Names whose objects an expression may be, or be a part of; what a call gives is a new thing."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred | ast.NamedExpr):
+        return _roots(node.value)
+    either: list[ast.expr] = []
+    if isinstance(node, ast.BoolOp):
+        either = node.values
+    elif isinstance(node, ast.IfExp):
+        either = [node.body, node.orelse]
+    return {name for each in either for name in _roots(each)}
 
 
 class _Names(ast.NodeVisitor):

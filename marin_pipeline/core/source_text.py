@@ -150,10 +150,25 @@ class SourceText:
 
     def imported_statements(self) -> Iterator[ast.AST]:
         """Statements, at any depth, that count when the module is imported."""
-        return nested_statements(node for node in self.tree.body if not is_idle(node))
+        return nested_statements(node for node in self.tree.body if not self.is_idle(node))
+
+    def is_idle(self, node: ast.AST) -> bool:
+        """Whether importing never runs a statement: `if TYPE_CHECKING` or `if __name__ == "__main__"`, without an else.
+
+        It runs where the module gives these names a meaning of its own, as `TYPE_CHECKING = True` does.
+        """
+        return _looks_idle(node) and self._rebound.isdisjoint(
+            part.id if isinstance(part, ast.Name) else part.attr
+            for part in ast.walk(node.test)
+            if isinstance(part, ast.Name | ast.Attribute)
+        )
+
+    @functools.cached_property
+    def _rebound(self) -> frozenset[str]:
+        return _rebound(self.tree)
 
     def _not_code(self) -> Iterator[Span]:
-        yield from (self._bounds(node) for node in self.tree.body if is_idle(node))
+        yield from (self._bounds(node) for node in self.tree.body if self.is_idle(node))
         for node in self.statements:
             if is_bare_string(node):
                 yield self._bounds(node)
@@ -174,7 +189,7 @@ class SourceText:
 
     def _declares_step(self, decorator: ast.expr) -> bool:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        return _dotted(called) in self._step_names
+        return dotted(called) in self._step_names
 
     def _decorator(self, decorator: ast.expr) -> Span:
         start, end = self._bounds(decorator)
@@ -206,21 +221,42 @@ def is_bare_string(node: ast.AST) -> TypeGuard[ast.Expr]:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def is_idle(node: ast.AST) -> bool:
-    """Whether importing never runs a statement: `if TYPE_CHECKING` or `if __name__ == "__main__"`, without an else."""
+def _looks_idle(node: ast.AST) -> TypeGuard[ast.If]:
     if not isinstance(node, ast.If) or node.orelse:
         return False
     if not isinstance(node.test, ast.Compare):
-        return _dotted(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        return dotted(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
     sides = (node.test.left, *node.test.comparators)
     names = [side.id for side in sides if isinstance(side, ast.Name)]
     values = [side.value for side in sides if isinstance(side, ast.Constant)]
     return names == ["__name__"] and values == ["__main__"] and isinstance(node.test.ops[0], ast.Eq)
 
 
-def _dotted(node: ast.expr) -> str | None:
+_IDLE_NAMES = frozenset({"TYPE_CHECKING", "typing", "__name__"})
+
+
+def _rebound(tree: ast.Module) -> frozenset[str]:
+    """Names of `_IDLE_NAMES` to which a module gives a meaning of its own, other than `TYPE_CHECKING = False`."""
+    rebound: set[str] = set()
+    harmless: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is False:
+            harmless |= {id(target) for target in node.targets}
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and id(node) not in harmless:
+            rebound.add(node.id)
+        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            rebound |= {node.attr} - {"__name__"}  # that of a function, as decorators set it
+        elif isinstance(node, ast.Import):
+            rebound |= {alias.asname for alias in node.names if alias.asname and alias.name != alias.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module not in ("typing", "typing_extensions"):
+            rebound |= {alias.asname or alias.name for alias in node.names}
+    return _IDLE_NAMES & rebound
+
+
+def dotted(node: ast.expr) -> str | None:
+    """`a.b.c` as a string; None or a string with None in it for what is no dotted name."""
     if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
+        return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else None
 
 

@@ -108,7 +108,7 @@ PROJECT = {
     "src/words/late.py": "import json\nimport numpy\n\n\ndef adjusted(x):\n    return x\n",
     "src/words/unused.py": "def nothing(x):\n    return x\n",
     ".venv/pyvenv.cfg": "",
-    ".venv/numpy.py": "VERSION = 1\n",
+    ".venv/lib/python3.12/site-packages/numpy.py": "VERSION = 1\n",
 }
 
 
@@ -218,7 +218,7 @@ def test_edits_in_modules_that_the_step_imports_change_that_module(
     ("file", "old", "new"),
     [
         ("src/words/unused.py", "return x", "return -x"),
-        (".venv/numpy.py", "1", "2"),
+        (".venv/lib/python3.12/site-packages/numpy.py", "1", "2"),
         ("src/words/late.py", "import numpy", "import numpy\nif TYPE_CHECKING:\n    import words.unused"),
         ("src/words/late.py", "\n\ndef", "\n# said\n\ndef"),
         (
@@ -279,13 +279,49 @@ def test_inside_a_block_that_says_so_files_are_looked_at_once(project: Path) -> 
     assert digest(project) != before
 
 
-def test_folders_to_search_are_asked_only_for_what_the_project_does_not_hold(project: Path, tmp_path: Path) -> None:
-    search = [tmp_path / "elsewhere"]
-    file = project / "experiments/hello.py"
-    write(search[0], {"pyproject.toml": "", "words/late.py": "WRONG = 1\n", "tables.py": "SIZE = 1\n"})
-    assert code_digest(file, "count_words", search=search) == code_digest(file, "count_words")
-    edit(project / "src/words/late.py", "import json", "import tables")
-    assert "elsewhere/tables" in [piece.name for piece in code_digest(file, "count_words", search=search).pieces]
+def test_of_modules_of_one_name_all_count_in_the_order_of_the_search(tmp_path: Path) -> None:
+    user = {"pyproject.toml": "", "a.py": "from helper import g\n" + USE, "helper.py": ONE}
+    write(tmp_path / "project", user)
+    write(tmp_path / "one", {"helper.py": "def g(): return 5\n"})
+    write(tmp_path / "same", {"helper.py": ONE})
+    write(tmp_path / "other", {"helper.py": "def g(): return 3\n", "pyproject.toml": ""})
+
+    def of(*search: str, home: Path = tmp_path) -> str:
+        return code_digest(home / "project/a.py", "f", search=[home / folder for folder in search]).digest
+
+    alone, both = of(), of("other", "one")
+    assert of("project", "nowhere") == of("same") == alone
+    assert of("same", "one") != of("one")
+    assert len({alone, both, of("one", "other"), of("one"), of("other")}) == 5
+    shutil.copytree(tmp_path, tmp_path / "z/elsewhere")
+    assert of("other", "one", home=tmp_path / "z/elsewhere") == both
+    edit(tmp_path / "other/helper.py", "3", "4")
+    assert of() == alone
+    assert of("other", "one") != both
+
+
+def test_a_folder_that_the_program_searches_counts_beside_its_own(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "from helper import g\n" + USE, "helper.py": ONE, "lib/helper.py": ONE})
+    found = code_digest(tmp_path / "a.py", "f", search=[tmp_path / "lib"])
+    assert [piece.name for piece in found.pieces] == ["a:f", "a:g", "helper", "lib/helper"]
+
+
+def test_what_lies_beside_a_link_and_beside_its_file_counts(tmp_path: Path) -> None:
+    write(tmp_path, {"real/a.py": "from helper import g\n" + USE, "real/helper.py": ONE, "links/helper.py": ONE})
+    (tmp_path / "links/a.py").symlink_to(tmp_path / "real/a.py")
+    found = {code_digest(tmp_path / "links/a.py", "f").digest}
+    for folder in ("real", "links"):
+        edit(tmp_path / folder / "helper.py", "1", "2")
+        found.add(code_digest(tmp_path / "links/a.py", "f").digest)
+    assert len(found) == 3
+
+
+def test_a_tree_of_links_has_the_digest_of_the_tree_that_it_shows(tmp_path: Path) -> None:
+    write(tmp_path, {"real/a.py": "from helper import g\n" + USE, "real/helper.py": ONE, "links/pyproject.toml": ""})
+    for name in ("a.py", "helper.py"):
+        (tmp_path / "links" / name).symlink_to(tmp_path / "real" / name)
+    places = [code_digest(tmp_path / folder / "a.py", "f").digest for folder in ("real", "links")]
+    assert places[0] == places[1]
 
 
 def test_the_order_of_statements_counts_and_that_of_functions_does_not(tmp_path: Path) -> None:
@@ -390,6 +426,66 @@ def test_whatever_way_code_is_reached_an_edit_of_it_moves_the_digest(
     assert code_digest(tmp_path / "a.py", "f").digest != before
 
 
+T = "T = {}\n"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "_ = T.pop(1, 0)",
+        "x = T.setdefault('a', 1)",
+        "if T.append(1): pass",
+        "assert not T.append(1)",
+        "T or T.append(1)",
+        "[T.append(i) for i in (1,)]",
+        "x = sorted((0,), key=lambda i: T.setdefault(i, 1))",
+        "x = (T or T).append(1)",
+        "x = T.get('k').add(1)",
+        "print(T.pop(1))",
+        "for T['k'] in (1,): pass",
+        "with open('1') as T['k']: pass",
+        "(p, (T['k'], q)) = 0, (1, 2)",
+        "class K: T['a'] = 1",
+        "class K:\n    x = T.setdefault('a', 1)",
+        "def other(x=T.setdefault('a', 1)): pass",
+        "@T.register(1)\ndef other(): pass",
+        "while T.pop(1): pass",
+        "TYPE_CHECKING = True\nif TYPE_CHECKING: T = 1",
+        "import typing\ntyping.TYPE_CHECKING = True\nif typing.TYPE_CHECKING: T = 1",
+        "from mine import TYPE_CHECKING\nif TYPE_CHECKING: T = 1",
+    ],
+)
+def test_whatever_way_a_statement_changes_what_is_reached_an_edit_of_it_moves_the_digest(
+    tmp_path: Path, statement: str
+) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(f"{T}{statement}\n\n\ndef f(ctx):\n    return T\n")
+    before = code_digest(file, "f").digest
+    edit(file, "1", "2")
+    assert code_digest(file, "f").digest != before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "x = json.loads('1')",
+        "import c.b\nx = c.b.f(1)",
+        "x = f(1).named('f')",
+        "@step(version=1)\ndef other(ctx, a=T.get(1)): pass",
+        "def other(ctx): T.pop(1)",
+        "def other(ctx, a: T.get(1)): pass",
+        "TYPE_CHECKING = False\nif TYPE_CHECKING: T = 1",
+        "def named(fn): fn.__name__ = 'x'\nif __name__ == '__main__': T = 1",
+    ],
+)
+def test_statements_that_change_nothing_reached_are_left_out(tmp_path: Path, statement: str) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(f"import json\nfrom marin_pipeline import step\n{T}{statement}\n\n\ndef f(ctx): json, T, c\n")
+    before = code_digest(file, "f").digest
+    edit(file, "1", "2")
+    assert code_digest(file, "f").digest == before
+
+
 def test_a_renamed_module_is_another_one(tmp_path: Path) -> None:
     write(tmp_path, {"pyproject.toml": "", "a.py": "from b import g\n" + USE, "b.py": ONE})
     before = code_digest(tmp_path / "a.py", "f")
@@ -461,8 +557,20 @@ def test_files_are_named_by_their_project(project: Path) -> None:
 def test_third_party_code_is_told_by_where_it_lies(project: Path) -> None:
     assert is_third_party(Path(json.__file__))
     assert is_third_party(Path(pytest.__file__))
-    assert is_third_party(project / ".venv/numpy.py")
+    assert is_third_party(project / ".venv/lib/python3.12/site-packages/numpy.py")
+    assert is_third_party(project / ".venv/bin/tool.py")
     assert not is_third_party(project / "experiments/hello.py")
+
+
+@pytest.mark.parametrize("helper", ["helper.py", "lib/helper.py", "words/helper.py"])
+def test_a_project_may_be_a_virtual_environment(tmp_path: Path, helper: str) -> None:
+    module = helper.removesuffix(".py").replace("/", ".")
+    write(tmp_path, {"pyvenv.cfg": "", "a.py": f"from {module} import g\n{USE}", helper: ONE})
+    assert not is_third_party(tmp_path / helper)
+    assert is_third_party(tmp_path / "lib/python3.12/site-packages/g.py")
+    before = code_digest(tmp_path / "a.py", "f").digest
+    edit(tmp_path / helper, "1", "2")
+    assert code_digest(tmp_path / "a.py", "f").digest != before
 
 
 @pytest.mark.parametrize(
