@@ -56,6 +56,9 @@ POLL_CALLS = 0.01
 WAIT = 1.0
 """Seconds between two looks at a lease that somebody else holds, at most."""
 
+TAKEN_OVER = 5
+"""How often a step is begun again whose lease another run has taken over."""
+
 PATIENCE = (1, 2, 5, 15, 60, 60, 60)
 """Seconds between the tries to commit what was made, while the store does not answer."""
 
@@ -294,7 +297,7 @@ class Scheduler:
             else:
                 self._start(ready, claimed, claimed.lease)
         except LeaseLost as error:
-            self._again(ready, str(error))
+            self._taken_over(ready, error)
         except MarinError as error:
             if isinstance(error, NoAnswer) and not self._stop_asked and self._may_again(ready, "infrastructure"):
                 self._again(ready, str(error), silent=True)
@@ -354,9 +357,12 @@ class Scheduler:
         elif event.failed is not None:
             self._end(attempt)
             attempt.lease.release()
-            if attempt.lease.lost and event.failed.kind != "stopped":
+            if attempt.lease.gone:
+                told = f"{event.failed.message} ({attempt.lease.gone})"
+                self._failed(attempt, replace(event.failed, message=told))
+            elif attempt.lease.lost and event.failed.kind != "stopped":
                 # Somebody else has it, and may have removed what this one worked on: how that comes out is what counts.
-                self._again(attempt.ready, "its lease was taken over")
+                self._taken_over(attempt.ready, LeaseLost("its lease was taken over"))
             else:
                 self._failed(attempt, event.failed)
         else:
@@ -399,7 +405,7 @@ class Scheduler:
             return
         except LeaseLost as error:
             self._end(attempt)
-            self._again(attempt.ready, str(error))
+            self._taken_over(attempt.ready, error)
             return
         except MarinError as error:
             self._end(attempt)
@@ -461,16 +467,31 @@ class Scheduler:
 
     def _again(self, ready: Ready, why: str, silent: bool = False) -> None:
         """Put a step back; after a while where it was the store that did not answer."""
-        self._notify(Notice("retry", ready.node, f"{why.partition(chr(10))[0]}; trying again"))
         tries = min(ready.tries["infrastructure"], len(PATIENCE))
-        ready.next_try = self._clock() + (PATIENCE[tries - 1] if silent else 0.0)
+        self._again_after(ready, why, PATIENCE[tries - 1] if silent else 0.0)
+
+    def _again_after(self, ready: Ready, why: str, seconds: float) -> None:
+        self._notify(Notice("retry", ready.node, f"{why.partition(chr(10))[0]}; trying again"))
+        ready.next_try = self._clock() + seconds
         self._ready.append(ready)
 
     def _give_up(self, attempt: Attempt) -> None:
-        """End an attempt whose lease somebody else has taken; it cannot commit."""
+        """End an attempt whose lease is lost; it cannot commit."""
         self._backend.cancel(attempt.task.attempt)
         self._end(attempt)
-        self._again(attempt.ready, "its lease was taken over")
+        if attempt.lease.gone:
+            self._failed(attempt, Failed("infrastructure", attempt.lease.gone, ""))
+        else:
+            self._taken_over(attempt.ready, LeaseLost("its lease was taken over"))
+
+    def _taken_over(self, ready: Ready, error: LeaseLost) -> None:
+        """Wait for what another run makes; one that is taken over again and again does not get to renew its leases."""
+        ready.tries["taken over"] += 1
+        if ready.tries["taken over"] <= TAKEN_OVER:
+            self._again_after(ready, str(error), min(WAIT, self._lease_life / 4))
+            return
+        remedy = "see that the machine is not suspended or overloaded, and run again"
+        self._failed_before(ready.node, StoreError(f"{error}, as {TAKEN_OVER} times before; {remedy}"))
 
     def _stop(self) -> None:
         if not self._stop_sent:

@@ -121,7 +121,9 @@ class Lease:
         self._version = version
         self._lock = threading.Lock()
         self.lost = False
-        """True once somebody else has it."""
+        """True once it is not ours any more."""
+        self.gone = ""
+        """Set when it was lost because its record is not there: nobody has taken it over, something removed it."""
         self._released = False
 
     @property
@@ -164,7 +166,7 @@ class Lease:
         with self._lock:
             if not self.lost and not self._released:
                 found = self._objects.read(self._path)
-                self.lost = found is None or not self._wrote(found.data)
+                self._lose(found)
                 if found is not None and not self.lost:
                     self._version = found.version  # the reply to a renewal may have been lost
             return not self.lost and not self._released
@@ -183,11 +185,21 @@ class Lease:
             if found is not None and found.data == data:
                 self._version, self._record = found.version, record
                 return True
-            if found is None or found.version == self._version or not self._wrote(found.data):
-                self.lost = True
-            else:
+            self._lose(found)
+            if found is not None and not self.lost:
+                if found.version == self._version:
+                    self.lost = True
                 self._version = found.version  # an earlier write of ours whose reply was lost
         return False
+
+    def _lose(self, found: Found | None) -> None:
+        """See by what is there whether it is lost."""
+        self.lost = found is None or not self._wrote(found.data)
+        if found is None:
+            self.gone = (
+                f"{self._objects.url}/{self._path}: was removed while the step ran, so that what it made cannot be "
+                "kept; see that neither the step nor anything beside the run removes files of the store, and run again"
+            )
 
     def _wrote(self, data: bytes) -> bool:
         """Whether a record is one of this holder."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from typing import Any
 
-from marin_pipeline import Context, step
+from marin_pipeline import Context, ShardContext, step
 
 
 class Abort(BaseException):
@@ -160,3 +162,64 @@ def fills_the_disk_inside(ctx: Context) -> int:
         raise OSError(errno.ENOSPC, "No space left on device", "somewhere/file")
     except OSError as error:
         raise ValueError("could not save") from error
+
+
+def _chained(count: int) -> Exception:
+    error: Exception = ValueError("error 0")
+    for index in range(1, count):
+        after = ValueError(f"error {index}")
+        after.__cause__ = error
+        error = after
+    return error
+
+
+@step
+def raises_a_cycle(ctx: Context) -> int:
+    error = _chained(2)
+    assert error.__cause__ is not None
+    error.__cause__.__context__ = error
+    raise error
+
+
+@step
+def raises_a_long_chain(ctx: Context, count: int) -> int:
+    raise _chained(count)
+
+
+def _raises_a_cycle(shard: ShardContext, item: int) -> int:
+    error = _chained(2)
+    assert error.__cause__ is not None
+    error.__cause__.__cause__ = error
+    raise error
+
+
+@step
+def maps_a_cycle(ctx: Context) -> int:
+    return len(ctx.map(_raises_a_cycle, [1]))
+
+
+@step
+def removes_its_key(ctx: Context, whole: bool, remakes: bool) -> int:
+    """Removes its key's folder, or the store."""
+    (key,) = (each for each in ctx.out.parents if each.name == "attempts")
+    (store,) = (each.parent for each in ctx.out.parents if each.name == "steps")
+    shutil.rmtree(store if whole else key.parent)
+    if remakes:
+        ctx.out.mkdir(parents=True)
+    return 1
+
+
+@step
+def closes_descriptors(ctx: Context, how: str) -> int:
+    os.closerange(3, 256)
+    if how == "reused":
+        for _ in range(100):
+            os.open("/dev/null", os.O_RDWR)
+    elif how == "sockets":
+        for _ in range(50):
+            socket.socketpair()[0].detach()
+    elif how == "maps":
+        ctx.map(_raises_a_cycle, [1])
+    elif how == "raises":
+        raise ValueError("no")
+    return 1

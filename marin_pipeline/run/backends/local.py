@@ -25,6 +25,7 @@ from marin_pipeline.run.attempt import Failed, Finished
 from marin_pipeline.run.backends.base import Event, stopped
 from marin_pipeline.run.channel import Channel
 from marin_pipeline.run.task import Task
+from marin_pipeline.run.worker import LINE_LOST
 
 SHARD_TRIES = 3
 """How often a shard is started whose worker is lost; one that was preempted does not count."""
@@ -318,6 +319,12 @@ def _why_lost(process: _Process) -> Failed:
         how = f"it ended with code {code}"
         remedy = "what it printed stands above; see that `python -c 'import marin_pipeline'` works"
         return Failed("infrastructure", f"a worker process could not be started ({how}); {remedy}", "")
+    if code == LINE_LOST:
+        message = (
+            "closed the line between its process and the run, among file descriptors that it has not opened "
+            "(as os.closerange does); close only what the step itself has opened"
+        )
+        return Failed("user", message, "")
     if code is not None and code >= 0:
         message = (
             f"ended its own process with exit code {code} (os._exit, or a library that does so); raise an error instead"
