@@ -199,7 +199,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 def _words(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # its text is only looked at for a hint here
+    except Exception:  # noqa: BLE001 - its text is only looked at for a hint here
         return ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, is_dead
 from marin_pipeline.store.names import keep_name
 from marin_pipeline.store.objects import ObjectStore, together
+from marin_pipeline.store.records import parsed, typed
 
 HAVE_OUTPUT = ("cached", "done")
 """How a step comes out that has an output."""
@@ -107,12 +107,14 @@ def _read_run(objects: ObjectStore, path: str) -> RunRecord | None:
     if found is None:
         return None
     try:
-        tree = json.loads(found.data)
-        tree.pop("schema")
-        steps = {name: (id, key) for name, (id, key) in tree.pop("steps").items()}
-        process = tree.pop("process", None)
-        return RunRecord(steps=steps, process=None if process is None else Holder(**process), **tree)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        tree = parsed(found.data)
+        if not isinstance(tree, dict) or tree.pop("schema", None) != 1:
+            raise ValueError("it has no schema that is known here")
+        record = typed(tree, RunRecord)
+        if unknown := sorted({*record.statuses, *record.numbers} - record.steps.keys()):
+            raise ValueError(f"{unknown[0]!r} is none of its steps")
+        return record
+    except ValueError as error:
         raise CorruptOutput(f"{objects.url}/{path}: not a record of a run ({error}); delete it") from error
 
 

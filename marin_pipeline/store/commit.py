@@ -6,7 +6,6 @@ nothing is believed because a folder exists.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +17,7 @@ from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
 from marin_pipeline.store.objects import ObjectStore, answered, put, together
+from marin_pipeline.store.records import parsed, typed
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
 
@@ -172,8 +172,8 @@ def _read_invalidation(objects: ObjectStore, id: str, key: str, number: int) -> 
     if found is None:
         return None
     try:
-        return Invalidation(**json.loads(found.data))
-    except (ValueError, TypeError, RecursionError):
+        return typed(parsed(found.data), Invalidation)
+    except ValueError:
         return Invalidation("invalidated", f"the reason cannot be read: {objects.url}/{path}", "")
 
 
@@ -186,8 +186,8 @@ def _last_failure(objects: ObjectStore, id: str, key: str) -> Failure | None:
     path = layout.failure(id, key, attempt)
     found = objects.read(path)
     try:
-        return None if found is None else Failure(**json.loads(found.data))
-    except (ValueError, TypeError, RecursionError):
+        return None if found is None else typed(parsed(found.data), Failure)
+    except ValueError:
         return Failure(attempt, "infrastructure", f"the record cannot be read: {objects.url}/{path}", "", "")
 
 

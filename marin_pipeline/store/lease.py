@@ -8,7 +8,6 @@ own monotonic clock, or at once when the holder was a process of this boot of th
 from __future__ import annotations
 
 import functools
-import json
 import os
 import threading
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store.objects import Found, NoAnswer, ObjectStore
+from marin_pipeline.store.records import parsed, typed
 
 LIFE = 30.0
 """Seconds without a beat after which a lease may be taken over."""
@@ -63,9 +63,11 @@ class LeaseRecord:
             CorruptOutput: when it is not one.
         """
         try:
-            tree = json.loads(data)
-            return cls(tree["fence"], tree["beat"], None if tree["owner"] is None else Holder(**tree["owner"]))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            record = typed(parsed(data), cls)
+            if record.fence < 0 or record.beat < 0:
+                raise ValueError(f"it has fence {record.fence} and beat {record.beat}")
+            return record
+        except ValueError as error:
             raise CorruptOutput(
                 f"{where}: not a lease ({error}); delete this file when no run is at work on the step"
             ) from error

@@ -6,7 +6,6 @@ attempt. Readers go from the commit to the manifest to exactly these objects.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.canonical import Tree, digest, dumps
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
 from marin_pipeline.store.objects import ObjectStore, explain_os_error
+from marin_pipeline.store.records import parsed
 
 VALUE = "value.json"
 """The file that holds the returned value."""
@@ -77,7 +77,7 @@ class Manifest:
             CorruptOutput: when it is not one.
         """
         try:
-            return cls(tuple(Entry(**entry) for entry in json.loads(data)["files"]))
+            return cls(tuple(Entry(**entry) for entry in parsed(data)["files"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptOutput(
                 f"{where}: not a manifest ({error}); run the step that made it again with --force"
