@@ -29,7 +29,7 @@ from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import VALUE, build_manifest
-from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, put
+from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, explain_os_error, put
 
 ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/", "marin_pipeline/store/")
 
@@ -123,7 +123,11 @@ def run_attempt(
     value = check(returned, step.returns, f"{step.where}: the returned value")
     if (context.out / VALUE).exists():
         raise InputError(f"{step.where}: wrote {VALUE}, which is kept for the returned value; use another name")
-    (context.out / VALUE).write_bytes(dumps(encode(value, f"{step.where}: the returned value")))
+    tree = dumps(encode(value, f"{step.where}: the returned value"))
+    try:
+        (context.out / VALUE).write_bytes(tree)
+    except OSError as error:
+        raise explain_os_error(error, context.out / VALUE, "write the returned value") from error
     attempt = layout.attempt(task.id, task.key, task.attempt)
     manifest = build_manifest(objects, context.out, f"{attempt}/out", context.adopted)
     context.publish_records()

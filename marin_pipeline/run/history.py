@@ -20,6 +20,8 @@ from marin_pipeline.store.records import parsed, typed
 HAVE_OUTPUT = ("cached", "done")
 """How a step comes out that has an output."""
 _RUN = re.compile(r"[0-9-]{10}T[0-9.]+Z-[0-9a-f]{6}")
+_RECORD = re.compile(rf"{_RUN.pattern}\.(json|begun)")
+"""An experiment's folder may end in `.json`, as that of `x.json.py` does."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ def newest_records(objects: ObjectStore, experiment: str, most: int) -> Iterator
     """The runs of an experiment that have ended, the newest first. A damaged record is passed over: it explains, and
     decides nothing.
     """
-    names = [name for name in objects.names(layout.runs(experiment)) if name.endswith(".json")]
+    names = [
+        name for name in objects.names(layout.runs(experiment)) if name.endswith(".json") and _RECORD.fullmatch(name)
+    ]
     for name in sorted(names, reverse=True)[:most]:
         with suppress(CorruptOutput):
             found = _read_run(objects, f"{layout.runs(experiment)}/{name}")
@@ -165,7 +169,7 @@ def all_runs(objects: ObjectStore, below: str = "") -> list[RunAt]:
     while todo:
         experiment = todo.pop()
         folder = f"experiments/{experiment}" if experiment else "experiments"
-        names = [name for name in objects.names(folder) if not name.endswith((".json", ".begun"))]
+        names = [name for name in objects.names(folder) if not _RECORD.fullmatch(name)]
         todo += [f"{experiment}/{name}" if experiment else name for name in names]
         if experiment:
             found += runs_of(objects, experiment)

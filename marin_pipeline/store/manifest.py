@@ -118,8 +118,10 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
         StoreError: when what the store holds is not what was written.
         InputError: for a link among the files, or a file that was written and adopted under one path.
     """
-    written = list(files_below(folder))
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise InputError(f"{folder}: is a link by now; leave the folder there, and write the content itself into it")
     try:
+        written = list(files_below(folder))
         digests = _digests([file for _, file, _ in written], sum(size for _, _, size in written))
     except OSError as error:
         raise explain_os_error(error, folder, "read what was written") from error

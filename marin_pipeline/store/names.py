@@ -24,11 +24,12 @@ _KEY16 = re.compile(r"[0-9a-f]{16}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 NUMBERED = re.compile(r"[0-9]{1,18}\.json")
 """Names of the records of a name."""
+_NOT_IN_OWNER = re.compile(r"[^A-Za-z0-9_.@-]")
 _OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 
 
 def owner() -> str:
-    """Whose names these are: `MARIN_OWNER`, else the user's name."""
+    """Whose names these are: `MARIN_OWNER`, else the user's name, with `_` for what cannot be in a folder's name."""
     given = os.environ.get("MARIN_OWNER")
     if given:
         if not _OWNER.fullmatch(given):
@@ -37,9 +38,11 @@ def owner() -> str:
             )
         return given
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (KeyError, OSError):
         return "somebody"
+    # Whatever a machine calls its users: it becomes a folder's name.
+    return _NOT_IN_OWNER.sub("_", user).lstrip(".@-")[:64] or "somebody"
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,8 @@ def drop_root(objects: ObjectStore, text: str) -> NameRecord:
         raise UsageError(f"{text!r}: say which number of the name, as in `--drop train@2`")
     holder, name = _holder(objects, short)
     path = layout.root(holder, name, int(number))
-    found = _read_name(objects, holder, name, int(number))
+    known = _numbers(objects, layout.names(holder, name))
+    found = _read_name(objects, holder, name, int(number)) if int(number) in known else None
     if found is None or objects.read(path) is None:
         raise UsageError(
             f"{text!r} is no root in {objects.url}: nobody gave that name with `marin-pipeline name`; "
@@ -187,7 +191,9 @@ def _holder(objects: ObjectStore, text: str) -> tuple[str, str]:
 
 
 def _numbers(objects: ObjectStore, folder: str) -> list[int]:
-    """Numbers of what a name has stood for, ascending."""
+    """Numbers of what a name has stood for, ascending; none for what can be no name."""
+    if ".." in folder.split("/") or "\0" in folder:
+        return []
     return sorted(int(each[:-5]) for each in objects.names(folder) if NUMBERED.fullmatch(each))
 
 

@@ -20,6 +20,8 @@ def parsed(data: bytes | str) -> Any:
     Raises:
         ValueError: when it is none, or is nested too deeply to be one of ours.
     """
+    if not data:
+        raise ValueError("it is empty, or no file at all")
     try:
         return json.loads(data)
     except RecursionError as error:

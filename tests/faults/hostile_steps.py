@@ -223,3 +223,20 @@ def closes_descriptors(ctx: Context, how: str) -> int:
     elif how == "raises":
         raise ValueError("no")
     return 1
+
+
+@step
+def links_its_folder(ctx: Context, parent: bool) -> int:
+    """Its output, or the folder of its attempt, lies elsewhere afterwards."""
+    moved = ctx.out.parent if parent else ctx.out
+    elsewhere = moved.with_name("elsewhere")
+    moved.rename(elsewhere)
+    moved.symlink_to(elsewhere)
+    return 1
+
+
+@step
+def writes_part(ctx: Context, item: str) -> int:
+    with ctx.work.writing(item) as folder:
+        (folder / "file").write_text("")
+    return 1

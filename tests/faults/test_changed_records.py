@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from marin_pipeline.core.errors import MarinError
+from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.run import history, housekeeping, inspection, logs, runs
 from marin_pipeline.run.code_lock import CodeLock
 from marin_pipeline.run.lock_file import LockFile
@@ -142,10 +143,8 @@ def test_readers_of_a_changed_record_raise_nothing_but_errors_for_people(
         else:
             file.write_bytes(data.draw(BYTES) + b"\n")
         for read in readers(bench):
-            try:
+            with suppress(MarinError):
                 read()
-            except MarinError as error:
-                assert str(error)
 
     every_reader()
 
@@ -172,11 +171,8 @@ def test_a_changed_lock_file_is_refused_or_read(tmp_path_factory: pytest.TempPat
     tree = {"schema": 1, "arguments": {"a": "b"}, "overrides": ["a=1"], "steps": {"x": step}}
     path = tmp_path_factory.mktemp("lock") / "x.lock.json"
     path.write_bytes(data.draw(st.one_of(BYTES, st.just(json.dumps(changed(tree, data)).encode()))))
-    try:
+    with suppress(InputError):
         lock = LockFile.read(path)
-    except MarinError as error:
-        assert "not the lock file of an experiment" in str(error)
-    else:
         assert lock is not None
         assert all(isinstance(each, str) for each in lock.asked.overrides)
         assert str(lock.asked)
@@ -188,7 +184,5 @@ def test_a_changed_lock_of_code_is_refused_or_read(data: st.DataObject) -> None:
     text = data.draw(
         st.one_of(BYTES.map(lambda each: each.decode("latin-1")), st.just(json.dumps(changed(tree, data))))
     )
-    try:
-        CodeLock.loads(text).dumps()
-    except ValueError as error:
-        assert str(error)
+    with suppress(ValueError):
+        assert isinstance(CodeLock.loads(text).dumps(), str)

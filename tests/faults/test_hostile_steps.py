@@ -155,3 +155,13 @@ def test_a_step_that_removes_its_key_or_the_store_fails_once(bench: Bench, whole
 def test_a_step_that_closes_what_it_has_not_opened_is_told(local: Bench, how: str) -> None:
     refused(local, hostile.closes_descriptors(how=how), "closed the line between its process and the run")
     assert "retry" not in [notice.verb for notice in local.notices]
+
+
+@pytest.mark.parametrize("parent", [False, True])
+def test_an_output_folder_that_is_a_link_is_refused(bench: Bench, parent: bool) -> None:
+    refused(bench, hostile.links_its_folder(parent=parent), "out: is a link by now")
+
+
+@pytest.mark.parametrize("item", [".", ".."])
+def test_a_part_has_a_name_of_its_own(bench: Bench, item: str) -> None:
+    refused(bench, hostile.writes_part(item=item), "ctx.work", "not only dots")
