@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import queue
+import resource
 import signal
 import socket
 import sys
@@ -105,12 +106,23 @@ class Worker:
             self._finished(task, vars(finished))
         except BaseException as error:  # noqa: BLE001 - whatever a step raises is described to the driver, which decides
             failed = describe_failure(error, task).tree()
-            self.send({"event": "failed", "task": task.task, "failed": failed, "clean": not _end_children()})
+            self.send({"event": "failed", "task": task.task, "failed": failed, "clean": _is_clean()})
         finally:
             self.listens = False
 
     def _finished(self, task: Task, finished: dict[str, Any] | None) -> None:
-        self.send({"event": "finished", "task": task.task, "finished": finished, "clean": not _end_children()})
+        self.send({"event": "finished", "task": task.task, "finished": finished, "clean": _is_clean()})
+
+
+def _is_clean() -> bool:
+    """Whether another task finds this process as it should be: no children, and files that it may still open."""
+    no_children = not _end_children()
+    try:
+        return no_children and 2 * len(os.listdir("/proc/self/fd")) < resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except FileNotFoundError:
+        return no_children
+    except OSError:
+        return False
 
 
 def _end_children() -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 from marin_pipeline import Context, ShardContext, step
@@ -239,4 +241,34 @@ def links_its_folder(ctx: Context, parent: bool) -> int:
 def writes_part(ctx: Context, item: str) -> int:
     with ctx.work.writing(item) as folder:
         (folder / "file").write_text("")
+    return 1
+
+
+@step
+def digs_deep(ctx: Context) -> int:
+    """Makes folders whose whole path is longer than the kernel takes."""
+    where = os.open(ctx.out, os.O_RDONLY)
+    for _ in range(50):
+        os.mkdir("d" * 100, dir_fd=where)
+        below = os.open("d" * 100, os.O_RDONLY, dir_fd=where)
+        os.close(where)
+        where = below
+    os.close(where)
+    return 1
+
+
+@step
+def lowers_the_limit_of_files(ctx: Context) -> int:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    return 1
+
+
+@step
+def uses_up_its_files(ctx: Context) -> int:
+    """Leaves as many files open as it may."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    with suppress(OSError):
+        while True:
+            os.open("/dev/null", os.O_RDONLY)
     return 1

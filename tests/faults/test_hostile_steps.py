@@ -165,3 +165,21 @@ def test_an_output_folder_that_is_a_link_is_refused(bench: Bench, parent: bool) 
 @pytest.mark.parametrize("item", [".", ".."])
 def test_a_part_has_a_name_of_its_own(bench: Bench, item: str) -> None:
     refused(bench, hostile.writes_part(item=item), "ctx.work", "not only dots")
+
+
+def test_a_path_too_long_to_be_read_is_named_without_the_engines_own_traceback(bench: Bench) -> None:
+    artifact = hostile.digs_deep()
+    refused(bench, artifact, "/out: cannot read what was written: the path is too long")
+    (_, failed), *_ = bench.run(artifact).failures
+    assert failed.traceback == ""
+
+
+def test_a_lowered_limit_of_open_files_ends_with_its_step(bench: Bench) -> None:
+    assert bench.run([hostile.lowers_the_limit_of_files(), number(value=1)], max_parallel=1).ok
+
+
+def test_a_step_that_leaves_too_many_files_open_is_told(local: Bench) -> None:
+    result = local.run([hostile.uses_up_its_files(), number(value=1)], max_parallel=1)
+    assert [settled.outcome for settled in result.settled.values()] == ["failed", "done"]
+    assert "too many open files; close what is open" in failure(result)
+    assert "marin_pipeline/" not in failure(result)

@@ -30,6 +30,9 @@ from marin_pipeline.run.worker import LINE_LOST
 SHARD_TRIES = 3
 """How often a shard is started whose worker is lost; one that was preempted does not count."""
 
+LAST_WORDS = 2.0
+"""Seconds that a worker gets to end which has hung up."""
+
 _WATCH = 'while read -r line; do groups=$line; done; for group in $groups; do kill -s KILL -- "-$group"; done'
 """Reads the process groups of the workers, of which the last line counts, and ends them when the driver is gone without
 a word. A worker ends with its driver by itself; this reaches what its step has started.
@@ -238,6 +241,8 @@ class LocalBackend:
     def _lost(self, process: _Process) -> None:
         """A worker is gone without a word: killed, out of memory, or crashed in a library."""
         task = process.task
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.process.wait(timeout=LAST_WORDS)  # one that is ending by itself says why by its exit code
         self._end(process)
         if task is None:
             return
