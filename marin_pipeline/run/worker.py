@@ -117,8 +117,9 @@ class Worker:
 def _is_clean() -> bool:
     """Whether another task finds this process as it should be: no children, and files that it may still open."""
     no_children = not _end_children()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        return no_children and 2 * len(os.listdir("/proc/self/fd")) < resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return no_children and (limit == resource.RLIM_INFINITY or 2 * len(os.listdir("/proc/self/fd")) < limit)
     except FileNotFoundError:
         return no_children
     except OSError:

@@ -131,7 +131,10 @@ def test_readers_of_a_changed_record_raise_nothing_but_errors_for_people(
     assert files
     bench = Bench.at(tmp_path, "inline", monkeypatch)
 
-    @hypothesis.settings(max_examples=12, suppress_health_check=list(hypothesis.HealthCheck))
+    @hypothesis.settings(
+        max_examples=12,
+        suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow],
+    )
     @hypothesis.given(st.data())
     def every_reader(data: st.DataObject) -> None:
         shutil.rmtree(bench.prefix, ignore_errors=True)
