@@ -37,8 +37,9 @@ class LocalObjects(ObjectStore):
         Raises:
             StoreError: for a path that would lead out of the store.
         """
-        if (".." in path and ".." in path.split("/")) or path[:1] == "/" or "\0" in path:
-            raise StoreError(f"{self.url}: {path!r} is no path inside the store; whatever it was made of is damaged")
+        outside = (".." in path and ".." in path.split("/")) or path[:1] == "/" or "\0" in path
+        if outside or not (path.isascii() or _is_a_name(path)):
+            raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         return f"{self.url}/{path}"
 
     def read(self, path: str) -> Found | None:
@@ -168,6 +169,15 @@ class LocalObjects(ObjectStore):
         if not stat.S_ISREG(target.stat().st_mode):
             raise FileNotFoundError(errno.ENOENT, "it is no file", os.fspath(target))
         return target
+
+
+def _is_a_name(path: str) -> bool:
+    """Whether the file system can hold a path; halves of characters it cannot."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _BLOCK = 2**18

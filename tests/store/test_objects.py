@@ -68,7 +68,7 @@ def test_a_prefix_that_is_a_file_is_an_error_with_a_remedy(tmp_path: Path) -> No
         objects.folder("a/b")
 
 
-@pytest.mark.parametrize("path", ["../a", "a/../../b", "..", "/etc/hostname", "a/..", "a\0b"])
+@pytest.mark.parametrize("path", ["../a", "a/../../b", "..", "/etc/hostname", "a/..", "a\0b", "\ud800"])
 def test_no_path_leads_out_of_a_local_store(tmp_path: Path, path: str) -> None:
     objects = open_objects(str(tmp_path / "store"))
     (tmp_path / "a").write_text("not of the store")
