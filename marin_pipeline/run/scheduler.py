@@ -32,15 +32,7 @@ from marin_pipeline.run.protocol import Claim, LeaseLost, adopt, claim, publish
 from marin_pipeline.run.task import inputs_read, task_of
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
-from marin_pipeline.store.commit import (
-    Commit,
-    Failure,
-    Invalidation,
-    Look,
-    accept,
-    invalidate,
-    record_failure,
-)
+from marin_pipeline.store.commit import Commit, Failure, Invalidation, Look, accept, invalidate, record_failure
 from marin_pipeline.store.lease import LIFE, Lease, Waiting
 from marin_pipeline.store.objects import NoAnswer, ObjectStore
 
@@ -358,8 +350,7 @@ class Scheduler:
             self._end(attempt)
             attempt.lease.release()
             if attempt.lease.gone:
-                told = f"{event.failed.message} ({attempt.lease.gone})"
-                self._failed(attempt, replace(event.failed, message=told))
+                self._failed(attempt, replace(event.failed, message=f"{event.failed.message} ({attempt.lease.gone})"))
             elif attempt.lease.lost and event.failed.kind != "stopped":
                 # Somebody else has it, and may have removed what this one worked on: how that comes out is what counts.
                 self._taken_over(attempt.ready, LeaseLost("its lease was taken over"))
@@ -465,14 +456,11 @@ class Scheduler:
         ready.tries[kind] += allowed
         return allowed
 
-    def _again(self, ready: Ready, why: str, silent: bool = False) -> None:
+    def _again(self, ready: Ready, why: str, silent: bool = False, wait: float = 0.0) -> None:
         """Put a step back; after a while where it was the store that did not answer."""
-        tries = min(ready.tries["infrastructure"], len(PATIENCE))
-        self._again_after(ready, why, PATIENCE[tries - 1] if silent else 0.0)
-
-    def _again_after(self, ready: Ready, why: str, seconds: float) -> None:
         self._notify(Notice("retry", ready.node, f"{why.partition(chr(10))[0]}; trying again"))
-        ready.next_try = self._clock() + seconds
+        tries = min(ready.tries["infrastructure"], len(PATIENCE))
+        ready.next_try = self._clock() + (PATIENCE[tries - 1] if silent else wait)
         self._ready.append(ready)
 
     def _give_up(self, attempt: Attempt) -> None:
@@ -488,10 +476,10 @@ class Scheduler:
         """Wait for what another run makes; one that is taken over again and again does not get to renew its leases."""
         ready.tries["taken over"] += 1
         if ready.tries["taken over"] <= TAKEN_OVER:
-            self._again_after(ready, str(error), min(WAIT, self._lease_life / 4))
-            return
-        remedy = "see that the machine is not suspended or overloaded, and run again"
-        self._failed_before(ready.node, StoreError(f"{error}, as {TAKEN_OVER} times before; {remedy}"))
+            self._again(ready, str(error), wait=min(WAIT, self._lease_life / 4))
+        else:
+            remedy = "see that the machine is not suspended or overloaded, and run again"
+            self._failed_before(ready.node, StoreError(f"{error}, as {TAKEN_OVER} times before; {remedy}"))
 
     def _stop(self) -> None:
         if not self._stop_sent:
