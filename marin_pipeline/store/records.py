@@ -68,7 +68,7 @@ def _typed(tree: Any, annotation: Any, what: str) -> Any:
 
 
 def _one_of(tree: Any, choices: tuple[Any, ...], what: str) -> Any:
-    *others, last = choices
+    *others, last = sorted(choices, key=lambda each: each is not type(None))  # what it should be is told by the last
     for choice in others:
         try:
             return _typed(tree, choice, what)
