@@ -113,6 +113,8 @@ def _refuse_unguarded(frame: FrameType | None) -> None:
 
 def _show_plainly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An error that is meant to be read, in a program's own declarations: one message and where, no traceback."""
+    if isinstance(error, KeyboardInterrupt) and not hasattr(sys, "ps1"):
+        raise SystemExit(130)
     if not isinstance(error, MarinError) or hasattr(sys, "ps1"):
         sys.__excepthook__(kind, error, trace)
         return

@@ -4,14 +4,18 @@ it does is in `run` and `store`.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
-from marin_pipeline.cli import leave, stream_aside, writable_streams
-from marin_pipeline.core.errors import UsageError
-from marin_pipeline.store.objects import ObjectStore, open_objects
+try:
+    import argparse
+    from collections.abc import Callable, Iterable, Sequence
+    from dataclasses import dataclass
+
+    from marin_pipeline.cli import leave, stream_aside, writable_streams
+    from marin_pipeline.core.errors import UsageError
+    from marin_pipeline.store.objects import ObjectStore, open_objects
+except KeyboardInterrupt:  # the program is interrupted before it has begun
+    raise SystemExit(130) from None
 
 Parser = argparse.ArgumentParser
 Parsed = argparse.Namespace

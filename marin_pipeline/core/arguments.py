@@ -253,13 +253,19 @@ def _is_instance(value: Any, kind: Any, path: str) -> bool:
 def _check_sequence(value: Any, annotation: Any, kind: Any, args: tuple[Any, ...], path: str) -> Any:
     if not is_sequence(value):
         raise _mismatch(value, annotation, path)
-    hints = [args[0] if args else Any] * len(value)
+    items = list(value)
+    if len(items) != len(value):
+        raise DeclarationError(
+            f"{path}: the {type(value).__name__} says that it has {len(value)} items and gives {len(items)}; "
+            "pass a plain list or tuple"
+        )
+    hints = [args[0] if args else Any] * len(items)
     if kind is tuple and args and args[-1] is not Ellipsis:
-        if len(value) != len(args):
-            raise DeclarationError(f"{path}: expected {describe(annotation)}, got {len(value)} items")
+        if len(items) != len(args):
+            raise DeclarationError(f"{path}: expected {describe(annotation)}, got {len(items)} items")
         hints = list(args)
     checked = [
-        coerce(item, hint, f"{path}[{index}]") for index, (item, hint) in enumerate(zip(value, hints, strict=True))
+        coerce(item, hint, f"{path}[{index}]") for index, (item, hint) in enumerate(zip(items, hints, strict=True))
     ]
     return checked if kind is list else tuple(checked)
 
@@ -330,6 +336,8 @@ def _rebuild(value: DataclassInstance, path: str, annotation: Any = Any) -> Any:
     made = value
     if any(new is not getattr(value, name) for name, new in given.items()):
         made = construct(kind, given, path)
+    if hasattr(kind, "__post_init__"):
+        _refuse_moved(construct(kind, given, path) if made is value else made, given, path)
     for field in fields:
         if not field.init:
             new = checked(made, field.name)
@@ -337,6 +345,18 @@ def _rebuild(value: DataclassInstance, path: str, annotation: Any = Any) -> Any:
                 made = construct(kind, given, path) if made is value else made
                 object.__setattr__(made, field.name, new)
     return made
+
+
+def _refuse_moved(made: Any, given: Mapping[str, Any], path: str) -> None:
+    """A step gets its arguments made from their fields again: that must give the same fields."""
+    for name, before in given.items():
+        after = getattr(made, name)
+        if after is not before and not same(after, before):
+            raise DeclarationError(
+                f"{path}.{name}: is {_short.repr(before)}, and {_short.repr(after)} when the {type(made).__qualname__} "
+                "is made from its fields again: its __post_init__ changes what it has changed already; let it leave "
+                "such a value alone, or compute it in a property"
+            )
 
 
 def construct(kind: Any, given: Mapping[str, Any], path: str) -> Any:

@@ -94,7 +94,14 @@ def id_of(path: str, root: str | None = None) -> str:
     """See `module_id`; `root` is taken for the project's when it is given and holds the file."""
     root = root if root is not None and path.startswith(root + os.sep) and not own_parts(path) else root_of(path)
     parts = os.path.splitext(os.path.relpath(path, root))[0].split(os.sep)
-    return "/".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+    found = "/".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+    try:
+        found.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{path!a}: its name is not UTF-8, and keys and records could not hold it; rename it"
+        ) from None
+    return found
 
 
 def own_parts(path: str) -> list[str]:

@@ -29,9 +29,12 @@ from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import VALUE, build_manifest
-from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, put
+from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, explain_os_error, put
 
-ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/")
+ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/", "marin_pipeline/store/")
+
+FIRST, LAST = 4, 3
+"""Errors of a chain that are shown: those nearest to the one that was raised, and those where it began."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,11 @@ def run_attempt(
     value = check(returned, step.returns, f"{step.where}: the returned value")
     if (context.out / VALUE).exists():
         raise InputError(f"{step.where}: wrote {VALUE}, which is kept for the returned value; use another name")
-    (context.out / VALUE).write_bytes(dumps(encode(value, f"{step.where}: the returned value")))
+    tree = dumps(encode(value, f"{step.where}: the returned value"))
+    try:
+        (context.out / VALUE).write_bytes(tree)
+    except OSError as error:
+        raise explain_os_error(error, context.out / VALUE, "write the returned value") from error
     attempt = layout.attempt(task.id, task.key, task.attempt)
     manifest = build_manifest(objects, context.out, f"{attempt}/out", context.adopted)
     context.publish_records()
@@ -177,12 +184,27 @@ def _described(error: BaseException, task: Task) -> Failed:
 
 def _disk_full(error: BaseException) -> BaseException | None:
     """What says that there was no room, among an error and its causes; libraries in C say it in words only."""
-    found: BaseException | None = error
-    while found is not None:
-        if (isinstance(found, OSError) and found.errno in FULL) or "No space left on device" in _text(found):
+    for found in _chain(error):
+        if (isinstance(found, OSError) and found.errno in FULL) or "No space left on device" in _words(found):
             return found
-        found = found.__cause__ or found.__context__
     return None
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error, its cause, the cause of that, and so on; each once, since a chain may lead back into itself."""
+    found: dict[int, BaseException] = {}
+    each: BaseException | None = error
+    while each is not None and id(each) not in found:
+        found[id(each)] = each
+        each = each.__cause__ or each.__context__
+    return list(found.values())
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - its text is only looked at for a hint here
+        return ""
 
 
 def _text(error: BaseException) -> str:
@@ -196,4 +218,22 @@ def _own_traceback(error: BaseException) -> str:
         frame = frame.tb_next
     if frame is None and isinstance(error, MarinError):
         return ""
-    return "".join(traceback.format_exception(type(error), error, frame or error.__traceback__)).strip()
+    begin = frame or error.__traceback__
+    chain = _chain(error)
+    if len(chain) <= FIRST + LAST:
+        return _formatted(error, begin)
+    kept = [(each, each.__cause__, each.__context__, each.__suppress_context__) for each in chain]
+    try:
+        # Each by itself: Python's formatter goes through all that hangs on an error, whatever it shows.
+        for each in chain:
+            each.__cause__ = each.__context__ = None
+        oldest = [_formatted(each, each.__traceback__) for each in reversed(chain[-LAST:])]
+        newest = [_formatted(each, begin if each is error else each.__traceback__) for each in reversed(chain[:FIRST])]
+        return "\n\n".join([*oldest, f"({len(chain) - FIRST - LAST:,} more errors between these)", *newest])
+    finally:
+        for each, cause, context, suppressed in kept:
+            each.__cause__, each.__context__, each.__suppress_context__ = cause, context, suppressed
+
+
+def _formatted(error: BaseException, begin: TracebackType | None) -> str:
+    return "".join(traceback.format_exception(type(error), error, begin)).strip()

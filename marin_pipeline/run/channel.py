@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import threading
@@ -19,12 +20,25 @@ class Channel:
         self.socket = connection
         self._lock = threading.Lock()
         self._received = bytearray()
+        self._number = connection.fileno()
+        self._file = os.fstat(self._number).st_ino
+
+    def is_open(self) -> bool:
+        """Whether the descriptor is the line's still: a step may close descriptors that it has not opened, and another
+        file may have the number since.
+        """
+        try:
+            return os.fstat(self._number).st_ino == self._file
+        except OSError:
+            return False
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message. False when the other end is gone."""
         data = json.dumps(message, separators=(",", ":")).encode("ascii")
         try:
             with self._lock:
+                if not self.is_open():
+                    return False
                 self.socket.sendall(_LENGTH.pack(len(data)) + data)
         except (BrokenPipeError, ConnectionResetError, OSError):
             return False

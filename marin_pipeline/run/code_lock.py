@@ -25,6 +25,7 @@ from marin_pipeline.core.step import Step
 from marin_pipeline.run.plan import is_drifted, pieces_of
 from marin_pipeline.store.commit import Look, is_accepted
 from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.records import parsed, typed
 
 LOCK = "code.lock"
 SCHEMA = 1
@@ -35,6 +36,7 @@ and without AVX-512 the golden losses of the step library differ by 1e-7."""
 
 Pieces = Mapping[str, str]
 """Digest of each piece of a code by name."""
+_Changed = Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class CodeLock:
             ValueError: when it is not one, or a code is not the digest of its pieces.
         """
         try:
-            tree = json.loads(text)
+            tree = parsed(text)
             if tree["schema"] != SCHEMA:
                 raise ValueError(f"schema {tree['schema']}, and {SCHEMA} is known here")
             return cls({id: _read_entry(entry) for id, entry in tree["steps"].items()})
@@ -143,14 +145,14 @@ def _read_entry(tree: Mapping[str, Any]) -> Entry:
     pieces: dict[str, str] = {}
     for state in tree["codes"]:
         changed = {**pieces, **state["pieces"]}
-        pieces = {name: digest for name, digest in changed.items() if digest is not None}
+        pieces = {name: digest for name, digest in typed(changed, _Changed).items() if digest is not None}
         if digest_of(pieces) != state["code"]:
             raise ValueError(f"{state['code'][:8]} is not the digest of its pieces")
         accepted.append(pieces)
     if not accepted:
         raise ValueError("a step without any code")
-    golden = {name: Golden(**each) for name, each in tree["golden"].items()}
-    return Entry(tree["version"], golden, tuple(accepted))
+    golden = typed(tree["golden"], Mapping[str, Golden], "golden")
+    return Entry(typed(tree["version"], int, "version"), golden, tuple(accepted))
 
 
 # What outputs are compared by ----------------------------------------------------------------------------------------

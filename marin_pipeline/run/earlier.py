@@ -142,8 +142,8 @@ class EarlierResults:
             self._known[id, short] = None
             found = self._objects.read(layout.spec(id, key))
             # Here a damaged record costs an explanation only; the run itself tells of it when it needs it.
-            with suppress(CorruptOutput, ValueError, KeyError, TypeError, AttributeError):
-                if found is not None:
+            with suppress(CorruptOutput, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                if found is not None and hashlib.sha256(found.data).hexdigest().startswith(short):
                     spec = json.loads(found.data)
                     seen = look(self._objects, id, key)
                     commit = seen.commit

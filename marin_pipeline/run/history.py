@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +15,13 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, is_dead
 from marin_pipeline.store.names import keep_name
 from marin_pipeline.store.objects import ObjectStore, together
+from marin_pipeline.store.records import parsed, typed
 
 HAVE_OUTPUT = ("cached", "done")
 """How a step comes out that has an output."""
 _RUN = re.compile(r"[0-9-]{10}T[0-9.]+Z-[0-9a-f]{6}")
+_RECORD = re.compile(rf"{_RUN.pattern}\.(json|begun)")
+"""An experiment's folder may end in `.json`, as that of `x.json.py` does."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def run_stem(started: str) -> str:
 
 def begin_run(objects: ObjectStore, record: RunRecord, stem: str) -> None:
     """Make a run known that has work to do, before its first step begins."""
-    begun = replace(record, finished="", ok=False, statuses={})
+    begun = replace(record, finished="", ok=False, statuses={}, numbers={}, outputs={})
     objects.create(f"{layout.runs(record.experiment)}/{stem}.begun", begun.dumps())
 
 
@@ -104,7 +106,9 @@ def newest_records(objects: ObjectStore, experiment: str, most: int) -> Iterator
     """The runs of an experiment that have ended, the newest first. A damaged record is passed over: it explains, and
     decides nothing.
     """
-    names = [name for name in objects.names(layout.runs(experiment)) if name.endswith(".json")]
+    names = [
+        name for name in objects.names(layout.runs(experiment)) if name.endswith(".json") and _RECORD.fullmatch(name)
+    ]
     for name in sorted(names, reverse=True)[:most]:
         with suppress(CorruptOutput):
             found = _read_run(objects, f"{layout.runs(experiment)}/{name}")
@@ -117,12 +121,14 @@ def _read_run(objects: ObjectStore, path: str) -> RunRecord | None:
     if found is None:
         return None
     try:
-        tree = json.loads(found.data)
-        tree.pop("schema")
-        steps = {name: (id, key) for name, (id, key) in tree.pop("steps").items()}
-        process = tree.pop("process", None)
-        return RunRecord(steps=steps, process=None if process is None else Holder(**process), **tree)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        tree = parsed(found.data)
+        if not isinstance(tree, dict) or tree.pop("schema", None) != 1:
+            raise ValueError("it has no schema that is known here")
+        record = typed(tree, RunRecord)
+        if unknown := sorted({*record.statuses, *record.numbers} - record.steps.keys()):
+            raise ValueError(f"{unknown[0]!r} is none of its steps")
+        return record
+    except ValueError as error:
         raise CorruptOutput(f"{objects.url}/{path}: not a record of a run ({error}); delete it") from error
 
 
@@ -175,7 +181,7 @@ def all_runs(objects: ObjectStore, below: str = "") -> list[RunAt]:
     while todo:
         experiment = todo.pop()
         folder = f"experiments/{experiment}" if experiment else "experiments"
-        names = [name for name in objects.names(folder) if not name.endswith((".json", ".begun"))]
+        names = [name for name in objects.names(folder) if not _RECORD.fullmatch(name)]
         todo += [f"{experiment}/{name}" if experiment else name for name in names]
         if experiment:
             found += runs_of(objects, experiment)

@@ -47,7 +47,7 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     spec = objects.read(layout.spec(id, key))
     try:
         arguments = json.loads(spec.data)["arguments"] if spec else None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptOutput(
             f"{objects.url}/{layout.spec(id, key)}: not a spec ({error}); delete it, a run writes it again"
         ) from error

@@ -17,6 +17,7 @@ from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.plan import Plan
+from marin_pipeline.store.records import parsed, typed
 
 SCHEMA = 1
 
@@ -108,11 +109,12 @@ class LockFile:
             InputError: when it is no lock.
         """
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
+            tree = parsed(path.read_text(encoding="utf-8"))
             if tree["schema"] != SCHEMA:
                 raise ValueError(f"schema {tree['schema']}, and {SCHEMA} is known here")
-            steps = {name: LockedStep(**step) for name, step in tree["steps"].items()}
-            return cls(Asked(tree["arguments"], tuple(tree["overrides"])), steps)
+            steps = typed(tree["steps"], Mapping[str, LockedStep], "steps")
+            asked = {"arguments": tree["arguments"], "overrides": tree["overrides"]}
+            return cls(typed(asked, Asked), steps)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -19,6 +19,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.commit import look, look_many
 from marin_pipeline.store.lease import LeaseRecord, is_dead
 from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.records import parsed, typed
 
 State = Literal["running", "done", "failed", "ended"]
 """`ended`: it left neither a commit nor a failure; it was stopped or killed."""
@@ -118,7 +119,12 @@ class _Reader:
         if found is None:
             return []
         whole = found.data[: found.data.rfind(b"\n") + 1]
-        return [(name, layout.shard_log(key, attempt)) for name, key, attempt in map(json.loads, whole.splitlines())]
+        try:
+            asked = [typed(parsed(line), tuple[str, str, str]) for line in whole.splitlines()]
+            return [(name, layout.shard_log(key, attempt)) for name, key, attempt in asked]
+        except ValueError as error:
+            path = self._path(layout.attempt_shards)
+            raise CorruptOutput(f"{self.objects.url}/{path}: not a list of shards ({error}); delete it") from error
 
     def _lines(self, path: str, last: bool) -> list[str]:
         try:

@@ -119,7 +119,7 @@ def _replaced(value: Any, annotation: Any, path: Sequence[str], text: str, where
         hint = hints[1] if hints else Any
         return {**value, part: _replaced(value.get(part), hint, rest, text, f"{where}[{part}]")}
     if is_sequence(value):
-        if not part.isdecimal() or int(part) >= len(value):
+        if not part.isdecimal() or len(part) > 18 or int(part) >= len(value):
             raise DeclarationError(f"{where} has {len(value)} items, counted from 0; {part!r} is none of them")
         index = int(part)
         is_fixed = isinstance(value, tuple) and bool(hints) and hints[-1] is not Ellipsis and len(hints) == len(value)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from marin_pipeline.core.errors import MarinError, StoreError
+from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.run.chains import enter_chain
 from marin_pipeline.run.task import write_call
@@ -118,6 +118,8 @@ def publish(objects: ObjectStore, node: Node, claimed: Claim, commit: Commit) ->
     """
     lease = claimed.lease
     if lease is None or not lease.is_ours():
+        if lease is not None and lease.gone:
+            raise CorruptOutput(lease.gone)
         raise LeaseLost("its lease was taken over")
     # Before the commit, so that no committed state is unknown to its chain; without one the entry says nothing.
     enter_chain(objects, node.declaration)

@@ -32,15 +32,7 @@ from marin_pipeline.run.protocol import Claim, LeaseLost, adopt, claim, publish
 from marin_pipeline.run.task import inputs_read, task_of
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
-from marin_pipeline.store.commit import (
-    Commit,
-    Failure,
-    Invalidation,
-    Look,
-    accept,
-    invalidate,
-    record_failure,
-)
+from marin_pipeline.store.commit import Commit, Failure, Invalidation, Look, accept, invalidate, record_failure
 from marin_pipeline.store.lease import LIFE, Lease, Waiting
 from marin_pipeline.store.objects import NoAnswer, ObjectStore
 
@@ -55,6 +47,9 @@ POLL_CALLS = 0.01
 
 WAIT = 1.0
 """Seconds between two looks at a lease that somebody else holds, at most."""
+
+TAKEN_OVER = 5
+"""How often a step is begun again whose lease another run has taken over."""
 
 PATIENCE = (1, 2, 5, 15, 60, 60, 60)
 """Seconds between the tries to commit what was made, while the store does not answer."""
@@ -281,7 +276,7 @@ class Scheduler:
     def _begin(self, ready: Ready) -> tuple[Claim, Commit | None]:
         """The part of the beginning that talks to the store."""
         claimed = claim(self._objects, ready.node, ready.waiting, ready.look, ready.resolved())
-        if claimed.lease is None or ready.forced or _is_fresh(claimed.look):
+        if claimed.lease is None or ready.forced or claimed.look.begins_anew:
             return claimed, None
         return claimed, adopt(self._objects, ready.node, claimed, attempt_name(), ready.inputs, now())
 
@@ -301,7 +296,7 @@ class Scheduler:
             else:
                 self._start(ready, claimed, claimed.lease)
         except LeaseLost as error:
-            self._again(ready, str(error))
+            self._taken_over(ready, error)
         except MarinError as error:
             if isinstance(error, NoAnswer) and not self._stop_asked and self._may_again(ready, "infrastructure"):
                 self._again(ready, str(error), "infrastructure", silent=True)
@@ -340,7 +335,7 @@ class Scheduler:
                 prefix=self._objects.url,
                 commits={key: (self._graph.nodes[key], commit) for key, commit in commits.items()},
                 inputs=ready.inputs,
-                salt=salt if ready.forced or _is_fresh(claimed.look) else "",
+                salt=salt if ready.forced or claimed.look.begins_anew else "",
             )
             if ready.forced and not ready.cleared:
                 self._objects.delete(task.work)
@@ -363,9 +358,11 @@ class Scheduler:
         elif event.failed is not None:
             self._end(attempt)
             attempt.lease.release()
-            if attempt.lease.lost and event.failed.kind != "stopped":
+            if attempt.lease.gone:
+                self._failed(attempt, replace(event.failed, message=f"{event.failed.message} ({attempt.lease.gone})"))
+            elif attempt.lease.lost and event.failed.kind != "stopped":
                 # Somebody else has it, and may have removed what this one worked on: how that comes out is what counts.
-                self._again(attempt.ready, "its lease was taken over")
+                self._taken_over(attempt.ready, LeaseLost("its lease was taken over"))
             else:
                 self._failed(attempt, event.failed)
         else:
@@ -408,7 +405,7 @@ class Scheduler:
             return
         except LeaseLost as error:
             self._end(attempt)
-            self._again(attempt.ready, str(error))
+            self._taken_over(attempt.ready, error)
             return
         except MarinError as error:
             self._end(attempt)
@@ -469,21 +466,33 @@ class Scheduler:
         ready.tries[kind] += allowed
         return allowed
 
-    def _again(self, ready: Ready, why: str, kind: str = "", silent: bool = False) -> None:
+    def _again(self, ready: Ready, why: str, kind: str = "", silent: bool = False, wait: float = 0.0) -> None:
         """Put a step back; after a while where it was the store that did not answer. `kind`: see `retry_text`."""
         if self._held():
             self._block(ready.node, self._held())
             return
         self._notify(Notice("retry", ready.node, ready.retry_text(why.partition("\n")[0], kind)))
         tries = min(ready.tries["infrastructure"], len(PATIENCE))
-        ready.next_try = self._clock() + (PATIENCE[tries - 1] if silent else 0.0)
+        ready.next_try = self._clock() + (PATIENCE[tries - 1] if silent else wait)
         self._ready.append(ready)
 
     def _give_up(self, attempt: Attempt) -> None:
-        """End an attempt whose lease somebody else has taken; it cannot commit."""
+        """End an attempt whose lease is lost; it cannot commit."""
         self._backend.cancel(attempt.task.attempt)
         self._end(attempt)
-        self._again(attempt.ready, "its lease was taken over")
+        if attempt.lease.gone:
+            self._failed(attempt, Failed("infrastructure", attempt.lease.gone, ""))
+        else:
+            self._taken_over(attempt.ready, LeaseLost("its lease was taken over"))
+
+    def _taken_over(self, ready: Ready, error: LeaseLost) -> None:
+        """Wait for what another run makes; one that is taken over again and again does not get to renew its leases."""
+        ready.tries["taken over"] += 1
+        if ready.tries["taken over"] <= TAKEN_OVER:
+            self._again(ready, str(error), wait=min(WAIT, self._lease_life / 4))
+        else:
+            remedy = "see that the machine is not suspended or overloaded, and run again"
+            self._failed_before(ready.node, StoreError(f"{error}, as {TAKEN_OVER} times before; {remedy}"))
 
     def _stop(self) -> None:
         if not self._stop_sent:
@@ -491,8 +500,3 @@ class Scheduler:
             self._stop_until = self._clock() + STOP_PATIENCE
             self._ready.clear()
             self._backend.stop()
-
-
-def _is_fresh(found: Look) -> bool:
-    """Whether somebody ended the last output on purpose: then nothing of what was made before is used."""
-    return found.invalidation is not None and found.invalidation.reason not in ("stale", "collected")

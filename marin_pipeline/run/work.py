@@ -27,8 +27,8 @@ class StoredWork:
         self._folder = folder
 
     def _record(self, item: str) -> str:
-        if not _ITEM.fullmatch(item):
-            raise DeclarationError(f"ctx.work: {item!r} may hold letters, digits, '_', '-' and '.'")
+        if not _ITEM.fullmatch(item) or item in (".", ".."):
+            raise DeclarationError(f"ctx.work: {item!r} may hold letters, digits, '_', '-' and '.', not only dots")
         return f"{self._folder}/{item}/record.json"
 
     def items(self) -> list[str]:

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import queue
+import resource
 import signal
 import socket
 import sys
@@ -26,6 +27,9 @@ from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
 from marin_pipeline.store import layout
 from marin_pipeline.store.objects import ObjectStore, open_objects
+
+LINE_LOST = 213
+"""Exit code of a worker that has lost its line to the driver."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -54,18 +58,23 @@ class Worker:
                 elif message["event"] == "stop":
                     self.stop_asked = True
                     self.mapped.put(message)
-        os._exit(1)
+        os._exit(LINE_LOST)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Tell the driver; without a line to it nothing here may go on."""
+        if not self.channel.send(message):
+            os._exit(LINE_LOST)
 
     def is_stopping(self) -> bool:
         """Whether the step is to stop; tells the driver once that the step asks."""
         if not self.listens:
             self.listens = True
-            self.channel.send({"event": "listens"})
+            self.send({"event": "listens"})
         return self.stop_asked
 
     def run_shards(self, tasks: Sequence[Task]) -> None:
         """Have the driver run shards somewhere, and wait for them."""
-        self.channel.send({"event": "map", "tasks": [task.tree() for task in tasks]})
+        self.send({"event": "map", "tasks": [task.tree() for task in tasks]})
         missing = {task.task for task in tasks}
         while missing and not self.stop_asked:
             message = self.mapped.get()
@@ -91,18 +100,30 @@ class Worker:
                     task,
                     step=None,
                     map_runner=self.run_shards,
-                    report=lambda event: _ignore(self.channel.send({**event, "task": task.task})),
+                    report=lambda event: self.send({**event, "task": task.task}),
                     is_stopping=self.is_stopping,
                 )
             self._finished(task, vars(finished))
         except BaseException as error:  # noqa: BLE001 - whatever a step raises is described to the driver, which decides
             failed = describe_failure(error, task).tree()
-            self.channel.send({"event": "failed", "task": task.task, "failed": failed, "clean": not _end_children()})
+            self.send({"event": "failed", "task": task.task, "failed": failed, "clean": _is_clean()})
         finally:
             self.listens = False
 
     def _finished(self, task: Task, finished: dict[str, Any] | None) -> None:
-        self.channel.send({"event": "finished", "task": task.task, "finished": finished, "clean": not _end_children()})
+        self.send({"event": "finished", "task": task.task, "finished": finished, "clean": _is_clean()})
+
+
+def _is_clean() -> bool:
+    """Whether another task finds this process as it should be: no children, and files that it may still open."""
+    no_children = not _end_children()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        return no_children and (limit == resource.RLIM_INFINITY or 2 * len(os.listdir("/proc/self/fd")) < limit)
+    except FileNotFoundError:
+        return no_children
+    except OSError:
+        return False
 
 
 def _end_children() -> bool:
@@ -129,10 +150,6 @@ def _children() -> list[int]:
         with contextlib.suppress(OSError):
             found += map(int, task.read_text().split())
     return found
-
-
-def _ignore(_: object) -> None:
-    return None
 
 
 @contextlib.contextmanager
@@ -199,7 +216,7 @@ def serve(descriptor: int, parent: int) -> None:
     os.set_inheritable(descriptor, False)
     worker = Worker(Channel(socket.socket(fileno=descriptor)))
     os.register_at_fork(after_in_child=worker.channel.close)
-    worker.channel.send({"event": "ready"})
+    worker.send({"event": "ready"})
     threading.Thread(target=worker.listen, daemon=True).start()
     while True:
         worker.run(worker.tasks.get())

@@ -8,9 +8,10 @@ import re
 
 from marin_pipeline.core.errors import UsageError
 
-_DURATION = re.compile(r"(\d+)([smhd])")
+_DURATION = re.compile(r"([0-9]{1,18})([smhd])")
+_LONGEST = datetime.timedelta(days=36500)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_IN_A_NAME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)")
+_IN_A_NAME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)", re.ASCII)
 
 
 def utc() -> datetime.datetime:
@@ -55,8 +56,11 @@ def duration(text: str) -> datetime.timedelta:
     """
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise UsageError(f"{text!r} is no length of time; write a number and s, m, h or d, as in 7d")
+        raise UsageError(f"{text[:40]!r} is no length of time; write a number and s, m, h or d, as in 7d")
     try:
-        return datetime.timedelta(**{_UNITS[found[2]]: int(found[1])})
+        length = datetime.timedelta(**{_UNITS[found[2]]: int(found[1])})
     except OverflowError:
-        raise UsageError(f"{text!r} is too long") from None
+        length = datetime.timedelta.max
+    if length > _LONGEST:
+        raise UsageError(f"{text!r} is too long; at most {_LONGEST.days}d")
+    return length

@@ -6,7 +6,6 @@ nothing is believed because a folder exists.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +17,7 @@ from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
 from marin_pipeline.store.objects import ObjectStore, answered, put, together
+from marin_pipeline.store.records import parsed, typed
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
 
@@ -171,6 +171,11 @@ class Look:
     accepted: frozenset[str] = field(default_factory=frozenset[str])
     """First 16 hex of the code digests that count as the one that made the commit."""
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether somebody ended the last output on purpose: then nothing of what was made before is used."""
+        return self.invalidation is not None and self.invalidation.reason not in ("stale", "collected")
+
 
 def read_invalidation(objects: ObjectStore, id: str, key: str, number: int) -> Invalidation | None:
     """The end of a commit. That the object exists is what ends it; what it says is for people."""
@@ -179,8 +184,8 @@ def read_invalidation(objects: ObjectStore, id: str, key: str, number: int) -> I
     if found is None:
         return None
     try:
-        return Invalidation(**json.loads(found.data))
-    except (ValueError, TypeError, RecursionError):
+        return typed(parsed(found.data), Invalidation)
+    except ValueError:
         return Invalidation("invalidated", f"the reason cannot be read: {objects.url}/{path}", "")
 
 
@@ -193,8 +198,8 @@ def _last_failure(objects: ObjectStore, id: str, key: str) -> Failure | None:
     path = layout.failure(id, key, attempt)
     found = objects.read(path)
     try:
-        return None if found is None else Failure(**json.loads(found.data))
-    except (ValueError, TypeError, RecursionError):
+        return None if found is None else typed(parsed(found.data), Failure)
+    except ValueError:
         return Failure(attempt, "infrastructure", f"the record cannot be read: {objects.url}/{path}", "", "")
 
 
@@ -287,8 +292,8 @@ def acceptances(objects: ObjectStore, id: str, key: str) -> list[Acceptance]:
     folder = f"{layout.step(id, key)}/accepted"
     for name in objects.names(folder):
         data = objects.read(f"{folder}/{name}")
-        with suppress(ValueError, TypeError, RecursionError):
-            found.append(Acceptance(**json.loads(data.data if data else b"{}")))
+        with suppress(ValueError):
+            found.append(typed(parsed(data.data if data else b""), Acceptance))
     return found
 
 

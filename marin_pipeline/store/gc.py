@@ -26,6 +26,7 @@ from marin_pipeline.store.held import held_keys
 from marin_pipeline.store.inventory import KeyState, key_folder, read_json, read_state, read_states
 from marin_pipeline.store.lease import Lease, Waiting
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, put
+from marin_pipeline.store.records import typed
 from marin_pipeline.store.roots import ROOT_FOLDERS, read_roots
 
 Kind = Literal["output", "attempt", "work", "shard", "scratch"]
@@ -94,6 +95,17 @@ def collect(
     return second.report
 
 
+@dataclass(frozen=True)
+class _Earlier:
+    """What a pass saw for the first time, and what it ended."""
+
+    schema: int
+    at: str
+    """UTC."""
+    seen: list[str]
+    ended: list[str]
+
+
 class _Pass:
     """One look at a store, and what follows from it."""
 
@@ -139,11 +151,12 @@ class _Pass:
         """Since when things are known that tell no time themselves, and since when shards are ended."""
         for info in self._objects.list("gc"):
             try:
-                tree = read_json(self._objects, info.path)
-                at, seen, ended = str(tree["at"]), list(tree["seen"]), list(tree["ended"])
-            except (CorruptOutput, KeyError, TypeError) as error:
-                self.report.keep(str(error))
+                earlier = typed(read_json(self._objects, info.path), _Earlier)
+            except (CorruptOutput, ValueError) as error:
+                damage = f"{self._objects.url}/{info.path}: not what a pass of gc saw ({error}); delete it"
+                self.report.keep(str(error) if isinstance(error, CorruptOutput) else damage)
                 continue
+            at, seen, ended = earlier.at, earlier.seen, earlier.ended
             self._records[info.path] = [*seen, *ended]
             for path in seen:
                 self._seen[path] = min(at, self._seen.get(path, at))

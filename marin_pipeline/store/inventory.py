@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, read_commit
 from marin_pipeline.store.manifest import Manifest
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore
+from marin_pipeline.store.records import parsed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -150,8 +150,8 @@ def _add_commit(objects: ObjectStore, state: KeyState, number: int) -> None:
 
 def _ended_at(objects: ObjectStore, path: str) -> str:
     found = objects.read(path)
-    with suppress(ValueError, TypeError, KeyError, RecursionError):
-        at = json.loads(found.data)["at"] if found is not None else ""
+    with suppress(ValueError, TypeError, KeyError):
+        at = parsed(found.data)["at"] if found is not None else ""
         return at if isinstance(at, str) else ""
     return ""
 
@@ -181,9 +181,9 @@ def _add_spec(objects: ObjectStore, state: KeyState) -> None:
     path = layout.spec(state.id, state.short)
     found = objects.read(path)
     try:
-        tree: Any = None if found is None else json.loads(found.data)
+        tree: Any = None if found is None else parsed(found.data)
         state.needs |= artifact_keys(tree)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         state.damaged.append(f"{objects.url}/{path}: not a spec ({error}); delete it, the next run writes it again")
         tree = None
     # Without a spec, attempts and commits nothing was made yet; what is wanted of it stands in the record of the run.
@@ -205,8 +205,8 @@ def read_json(objects: ObjectStore, path: str) -> dict[str, Any]:
     """
     found = objects.read(path)
     try:
-        tree = None if found is None else json.loads(found.data)
-    except (ValueError, RecursionError) as error:
+        tree = None if found is None else parsed(found.data)
+    except ValueError as error:
         raise CorruptOutput(f"{objects.url}/{path}: cannot be read ({error}); delete it") from error
     if not isinstance(tree, dict):
         raise CorruptOutput(f"{objects.url}/{path}: {'has gone' if found is None else 'not a record'}; delete it")

@@ -8,7 +8,6 @@ own monotonic clock, or at once when the holder was a process of this boot of th
 from __future__ import annotations
 
 import functools
-import json
 import os
 import threading
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store.objects import Found, NoAnswer, ObjectStore
+from marin_pipeline.store.records import parsed, typed
 
 LIFE = 30.0
 """Seconds without a beat after which a lease may be taken over."""
@@ -63,9 +63,11 @@ class LeaseRecord:
             CorruptOutput: when it is not one.
         """
         try:
-            tree = json.loads(data)
-            return cls(tree["fence"], tree["beat"], None if tree["owner"] is None else Holder(**tree["owner"]))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            record = typed(parsed(data), cls)
+            if record.fence < 0 or record.beat < 0:
+                raise ValueError(f"it has fence {record.fence} and beat {record.beat}")
+            return record
+        except ValueError as error:
             raise CorruptOutput(
                 f"{where}: not a lease ({error}); delete this file when no run is at work on the step"
             ) from error
@@ -121,7 +123,9 @@ class Lease:
         self._version = version
         self._lock = threading.Lock()
         self.lost = False
-        """True once somebody else has it."""
+        """True once it is not ours any more."""
+        self.gone = ""
+        """Set when it was lost because its record is not there: nobody has taken it over, something removed it."""
         self._released = False
 
     @property
@@ -164,7 +168,7 @@ class Lease:
         with self._lock:
             if not self.lost and not self._released:
                 found = self._objects.read(self._path)
-                self.lost = found is None or not self._wrote(found.data)
+                self._lose(found)
                 if found is not None and not self.lost:
                     self._version = found.version  # the reply to a renewal may have been lost
             return not self.lost and not self._released
@@ -183,11 +187,21 @@ class Lease:
             if found is not None and found.data == data:
                 self._version, self._record = found.version, record
                 return True
-            if found is None or found.version == self._version or not self._wrote(found.data):
-                self.lost = True
-            else:
+            self._lose(found)
+            if found is not None and not self.lost:
+                if found.version == self._version:
+                    self.lost = True
                 self._version = found.version  # an earlier write of ours whose reply was lost
         return False
+
+    def _lose(self, found: Found | None) -> None:
+        """See by what is there whether it is lost."""
+        self.lost = found is None or not self._wrote(found.data)
+        if found is None:
+            self.gone = (
+                f"{self._objects.url}/{self._path}: was removed while the step ran, so that what it made cannot be "
+                "kept; see that neither the step nor anything beside the run removes files of the store, and run again"
+            )
 
     def _wrote(self, data: bytes) -> bool:
         """Whether a record is one of this holder."""

@@ -11,10 +11,12 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store.objects import Found, ObjectInfo, ObjectStore, explain_os_error
 
 
@@ -32,23 +34,42 @@ class LocalObjects(ObjectStore):
     def is_there(self) -> bool:
         return self.root.exists()
 
+    def _at(self, path: str) -> str:
+        """Where an object lies.
+
+        Raises:
+            StoreError: for a path that would lead out of the store.
+        """
+        outside = (".." in path and ".." in path.split("/")) or path[:1] == "/" or "\0" in path
+        if outside or not (path.isascii() or _is_a_name(path)):
+            raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
+        return f"{self.url}/{path}"
+
     def read(self, path: str) -> Found | None:
-        where = f"{self.url}/{path}"
+        where = self._at(path)
         try:
             data = _read(where)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except (IsADirectoryError, BlockingIOError):
+            data = b""
         except OSError as error:
-            raise explain_os_error(error, where, "read") from error
+            if error.errno not in _NO_FILE:
+                raise explain_os_error(error, where, "read") from error
+            data = b""
         return Found(data, hashlib.sha256(data).hexdigest())
 
     def create(self, path: str, data: bytes) -> str | None:
-        target = f"{self.url}/{path}"
+        target = self._at(path)
         with self._written(target, data) as temporary:
-            return hashlib.sha256(data).hexdigest() if _linked(temporary, target) else None
+            if _linked(temporary, target):
+                return hashlib.sha256(data).hexdigest()
+        if os.path.islink(target) and not os.path.exists(target):
+            raise CorruptOutput(f"{target}: is a link to what is not there; delete it, and run again")
+        return None
 
     def swap(self, path: str, data: bytes, version: str) -> str | None:
-        target = f"{self.url}/{path}"
+        target = self._at(path)
         folder = os.path.dirname(target)
         if not os.path.isdir(folder):
             return None
@@ -90,7 +111,7 @@ class LocalObjects(ObjectStore):
             os.close(descriptor)
 
     def delete(self, path: str) -> None:
-        target = self.root / path
+        target = Path(self._at(path))
         while os.path.lexists(target):
             try:
                 if target.is_dir() and not target.is_symlink():
@@ -105,6 +126,7 @@ class LocalObjects(ObjectStore):
                 raise explain_os_error(error, target, "delete") from error
 
     def list(self, folder: str) -> list[ObjectInfo]:
+        self._at(folder)
         found: list[ObjectInfo] = []
         todo = [folder]
         while todo:
@@ -126,14 +148,16 @@ class LocalObjects(ObjectStore):
 
     def names(self, folder: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.root / folder))
+            return sorted(os.listdir(self._at(folder)))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # what cannot be there is not there
+                return []
             raise explain_os_error(error, self.root / folder, "list") from error
 
     def folder(self, path: str) -> Path:
-        target = self.root / path
+        target = Path(self._at(path))
         try:
             _make_folder(os.fspath(target))
         except OSError as error:
@@ -144,17 +168,30 @@ class LocalObjects(ObjectStore):
         """Nothing to do: the folder is where the objects lie."""
 
     def local(self, path: str) -> Path:
-        target = self.root / path
-        target.stat()
+        target = Path(self._at(path))
+        if not stat.S_ISREG(target.stat().st_mode):
+            raise FileNotFoundError(errno.ENOENT, "it is no file", os.fspath(target))
         return target
 
 
+def _is_a_name(path: str) -> bool:
+    """Whether the file system can hold a path; halves of characters it cannot."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 _BLOCK = 2**18
+_NO_FILE = (errno.ELOOP, errno.ENXIO)
+"""Errors of opening what is there and is no file: a link to itself, a socket."""
 
 
 def _read(path: str) -> bytes:
-    # Fewer calls than through a file object: a plan reads thousands of small records.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # Fewer calls than through a file object: a plan reads thousands of small records. What is no file (a folder, or a
+    # pipe, which must not be waited for) reads as a record without bytes: damaged to whoever reads it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = os.read(descriptor, _BLOCK)
         while len(data) and len(data) % _BLOCK == 0 and (more := os.read(descriptor, _BLOCK)):

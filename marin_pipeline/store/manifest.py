@@ -6,7 +6,6 @@ attempt. Readers go from the commit to the manifest to exactly these objects.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.canonical import Tree, digest, dumps
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
 from marin_pipeline.store.objects import ObjectStore, explain_os_error
+from marin_pipeline.store.records import parsed
 
 VALUE = "value.json"
 """The file that holds the returned value."""
@@ -77,7 +77,7 @@ class Manifest:
             CorruptOutput: when it is not one.
         """
         try:
-            return cls(tuple(Entry(**entry) for entry in json.loads(data)["files"]))
+            return cls(tuple(Entry(**entry) for entry in parsed(data)["files"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptOutput(
                 f"{where}: not a manifest ({error}); run the step that made it again with --force"
@@ -118,8 +118,10 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
         StoreError: when what the store holds is not what was written.
         InputError: for a link among the files, or a file that was written and adopted under one path.
     """
-    written = list(files_below(folder))
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise InputError(f"{folder}: is a link by now; leave the folder there, and write the content itself into it")
     try:
+        written = list(files_below(folder))
         digests = _digests([file for _, file, _ in written], sum(size for _, _, size in written))
     except OSError as error:
         raise explain_os_error(error, folder, "read what was written") from error

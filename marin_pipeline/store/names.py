@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import getpass
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -19,14 +18,18 @@ from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now
 from marin_pipeline.store.objects import ObjectStore, put
+from marin_pipeline.store.records import parsed, typed
 
 _KEY16 = re.compile(r"[0-9a-f]{16}")
-_NUMBERED = re.compile(r"[0-9]+\.json")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+NUMBERED = re.compile(r"[0-9]{1,18}\.json")
+"""Names of the records of a name."""
+_NOT_IN_OWNER = re.compile(r"[^A-Za-z0-9_.@-]")
 _OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 
 
 def owner() -> str:
-    """Whose names these are: `MARIN_OWNER`, else the user's name."""
+    """Whose names these are: `MARIN_OWNER`, else the user's name, with `_` for what cannot be in a folder's name."""
     given = os.environ.get("MARIN_OWNER")
     if given:
         if not _OWNER.fullmatch(given):
@@ -35,9 +38,11 @@ def owner() -> str:
             )
         return given
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (KeyError, OSError):
         return "somebody"
+    # Whatever a machine calls its users: it becomes a folder's name.
+    return _NOT_IN_OWNER.sub("_", user).lstrip(".@-")[:64] or "somebody"
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,15 @@ class NameRecord:
 
     def __str__(self) -> str:
         return f"{self.owner}/{self.name}@{self.number}"
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """What one record of a name holds; whose name and which is in its path."""
+
+    id: str
+    key: str
+    at: str
 
 
 def enter_name(objects: ObjectStore, owner: str, name: str, id: str, key: str, anew: bool = False) -> NameRecord:
@@ -116,11 +130,12 @@ def drop_root(objects: ObjectStore, text: str) -> NameRecord:
         UsageError: when it is no root.
     """
     short, _, number = text.rpartition("@")
-    if not short or not number.isdigit():
+    if not short or not _NUMBER.fullmatch(number):
         raise UsageError(f"{text!r}: say which number of the name, as in `--drop train@2`")
     holder, name = _holder(objects, short)
     path = layout.root(holder, name, int(number))
-    found = _read_name(objects, holder, name, int(number))
+    known = _numbers(objects, layout.names(holder, name))
+    found = _read_name(objects, holder, name, int(number)) if int(number) in known else None
     if found is None or objects.read(path) is None:
         raise UsageError(
             f"{text!r} is no root in {objects.url}: nobody gave that name with `marin-pipeline name`; "
@@ -176,8 +191,10 @@ def _holder(objects: ObjectStore, text: str) -> tuple[str, str]:
 
 
 def _numbers(objects: ObjectStore, folder: str) -> list[int]:
-    """Numbers of what a name has stood for, ascending."""
-    return sorted(int(each[:-5]) for each in objects.names(folder) if _NUMBERED.fullmatch(each))
+    """Numbers of what a name has stood for, ascending; none for what can be no name."""
+    if ".." in folder.split("/") or "\0" in folder:
+        return []
+    return sorted(int(each[:-5]) for each in objects.names(folder) if NUMBERED.fullmatch(each))
 
 
 def _read_name(objects: ObjectStore, owner: str, name: str, number: int) -> NameRecord | None:
@@ -186,9 +203,9 @@ def _read_name(objects: ObjectStore, owner: str, name: str, number: int) -> Name
     if found is None:
         return None
     try:
-        tree = json.loads(found.data)
-        return NameRecord(owner, name, number, tree["id"], tree["key"], tree["at"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        stands = typed(parsed(found.data), _Standing)
+        return NameRecord(owner, name, number, stands.id, stands.key, stands.at)
+    except ValueError as error:
         raise CorruptOutput(f"{objects.url}/{path}: not what a name stands for ({error}); delete it") from error
 
 
@@ -224,11 +241,11 @@ def resolve(objects: ObjectStore, selector: str) -> tuple[str, str]:
     Raises:
         UsageError: when nothing, or more than one key, fits.
     """
-    text, _, number = selector.rpartition("@") if re.search(r"@\d*$", selector) else (selector, "", "")
+    text, _, number = selector.rpartition("@") if re.search(r"@[0-9]*$", selector) else (selector, "", "")
     holder, name = _holder(objects, text)
     numbers = _numbers(objects, layout.names(holder, name))
     if numbers:
-        if "@" in selector and (not number or int(number) not in numbers):
+        if "@" in selector and (not _NUMBER.fullmatch(number) or int(number) not in numbers):
             raise UsageError(f"{selector!r}: {text} has the numbers {numbers[0]} to {numbers[-1]}")
         found = _read_name(objects, holder, name, int(number or numbers[-1]))
         if found is not None:

@@ -210,6 +210,7 @@ def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError
         errno.EPERM: "not permitted; make it writable, or choose another prefix with --prefix",
         errno.EROFS: "the file system is read-only; choose another prefix with --prefix",
         errno.ENOTDIR: "a file stands where a folder is needed; choose another prefix with --prefix",
+        errno.EMFILE: "too many open files; close what is open, or raise the limit (ulimit -n)",
         errno.EEXIST: "a file stands where a folder is needed; choose another prefix with --prefix",
     }
     remedy = remedies.get(error.errno or 0, error.strerror or str(error))

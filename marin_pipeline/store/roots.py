@@ -8,6 +8,7 @@ was used last week finds it.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,12 +17,14 @@ from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import moment
 from marin_pipeline.store.inventory import in_parallel, read_json
+from marin_pipeline.store.names import NUMBERED
 from marin_pipeline.store.objects import ObjectStore
 
 ROOT_FOLDERS = ("roots", "names", "experiments")
 """Where the records of roots lie."""
 
 _BEGUN = ".begun"
+_KEY = re.compile(r"[0-9a-f]{64}")
 _DROPPED = ".dropped.json"
 
 
@@ -114,7 +117,7 @@ class _Reader:
         numbers: dict[str, list[int]] = {}
         for path in self._listed("names"):
             folder, _, name = path.rpartition("/")
-            if folder.endswith("@") and name.removesuffix(".json").isdigit():
+            if folder.endswith("@") and NUMBERED.fullmatch(name):
                 numbers.setdefault(folder, []).append(int(name.removesuffix(".json")))
         for folder, known in numbers.items():
             for number in sorted(known, reverse=True):
@@ -164,6 +167,6 @@ class _Reader:
 
 
 def _folder(id: Any, key: Any) -> str:
-    if not isinstance(id, str) or not isinstance(key, str):
+    if not isinstance(id, str) or not isinstance(key, str) or not _KEY.fullmatch(key):
         raise ValueError("no id and key")
     return layout.step(id, key)

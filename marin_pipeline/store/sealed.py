@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from typing import Any
 
 from marin_pipeline.core.canonical import Tree, dumps
+from marin_pipeline.store.records import parsed
 
 SCHEMA = 1
 
@@ -31,10 +31,7 @@ def unseal(data: bytes) -> dict[str, Any]:
         UnknownSchema: when the record is of another schema.
         ValueError: when the bytes are not those that were written.
     """
-    try:
-        tree = json.loads(data)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    tree = parsed(data)
     if not isinstance(tree, dict):
         raise ValueError("not an object")
     if "schema" not in tree:

@@ -532,3 +532,54 @@ def test_only_dataclasses_and_enums_are_ever_made(identity: str) -> None:
 def test_unknown_tags_are_refused() -> None:
     with pytest.raises(DeclarationError, match="x: holds a ~future"):
         decode({"~future": 1}, Any, "x")
+
+
+class Longer(list[int]):
+    def __iter__(self) -> Any:
+        return iter([1, 2, 3])
+
+
+@pytest.mark.parametrize("annotation", [tuple[int, ...], list[int], tuple[int, int]])
+def test_a_list_that_gives_other_items_than_it_says_is_refused(annotation: Any) -> None:
+    with pytest.raises(DeclarationError, match="x: the Longer says that it has 2 items and gives 3; pass a plain list"):
+        check(Longer([1, 2]), annotation, "x")
+
+
+@dataclass(frozen=True)
+class Doubling:
+    x: int
+    y: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", 2 * self.x)
+
+
+@dataclass(frozen=True)
+class Clamping:
+    x: float
+    tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", min(self.x, 1.0))
+        object.__setattr__(self, "tags", tuple(sorted(self.tags)))
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation"),
+    [
+        (Doubling(1), Doubling),
+        (Doubling(1, 2), Doubling),
+        (Doubling(1), Any),
+        ({"a": [Doubling(3)]}, dict[str, list[Doubling]]),
+    ],
+)
+def test_a_dataclass_that_changes_when_it_is_made_again_is_refused(value: Any, annotation: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"x: is \d+, and \d+ when the Doubling is made from its fields again"):
+        check(value, annotation, "config")
+
+
+def test_a_dataclass_that_brings_its_fields_into_a_form_is_taken() -> None:
+    given = Clamping(3, ("b", "a"))
+    value = check(given, Clamping, "config")
+    assert value == Clamping(1.0, ("a", "b"))
+    assert decode(encode(value, "config"), Clamping, "config") == value

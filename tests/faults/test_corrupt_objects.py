@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,28 @@ def test_a_damaged_record_of_a_run_stops_nothing(inline: Bench) -> None:
         record.write_bytes(data)
         assert inline.run(number(value=1)).ok
         assert inline.run(number(value=2)).ok
+
+
+@pytest.mark.parametrize("record", ["lease.json", "commits/1.json", "spec.json"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_file_in_place_of_a_record_is_named_and_its_removal_helps(
+    inline: Bench, record: str, kind: str
+) -> None:
+    made = number(value=1)
+    file = step_folder(inline, made) / record
+    file.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to("nowhere")
+    result = inline.run(made)
+    assert result.exit_code == 1
+    assert record in failure(result)
+    assert "delete" in failure(result) or "--force" in failure(result)
+    if kind == "folder":
+        file.rmdir()
+    else:
+        file.unlink()
+    assert inline.run(made).ok

@@ -122,3 +122,64 @@ def test_a_full_disk_is_named_with_a_remedy_and_what_was_written_is_removed(benc
     assert not list(step_folder(bench, artifact).glob("attempts/*/out"))
     (record,) = (step_folder(bench, artifact) / "failures").iterdir()
     assert '"kind":"infrastructure"' in record.read_text()
+
+
+def test_errors_that_lead_back_to_themselves_are_told(bench: Bench) -> None:
+    refused(bench, hostile.raises_a_cycle(), "ValueError: error 1", "error 0", "in raises_a_cycle")
+    refused(bench, hostile.maps_a_cycle(), "ValueError: error 1", "error 0", "in _raises_a_cycle")
+
+
+def test_of_a_long_chain_of_errors_both_ends_are_shown(bench: Bench) -> None:
+    refused(
+        bench,
+        hostile.raises_a_long_chain(count=3000),
+        "error 0",
+        "error 2",
+        "(2,993 more errors between these)",
+        "error 2996",
+        "error 2999",
+        "in raises_a_long_chain",
+    )
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("remakes", [False, True])
+def test_a_step_that_removes_its_key_or_the_store_fails_once(bench: Bench, whole: bool, remakes: bool) -> None:
+    result = bench.run(hostile.removes_its_key(whole=whole, remakes=remakes))
+    assert result.exit_code == 1
+    assert "lease.json: was removed while the step ran" in failure(result)
+    assert "retry" not in [notice.verb for notice in bench.notices]
+
+
+@pytest.mark.parametrize("how", ["returns", "raises", "reused", "sockets", "maps"])
+def test_a_step_that_closes_what_it_has_not_opened_is_told(local: Bench, how: str) -> None:
+    refused(local, hostile.closes_descriptors(how=how), "closed the line between its process and the run")
+    assert "retry" not in [notice.verb for notice in local.notices]
+
+
+@pytest.mark.parametrize("parent", [False, True])
+def test_an_output_folder_that_is_a_link_is_refused(bench: Bench, parent: bool) -> None:
+    refused(bench, hostile.links_its_folder(parent=parent), "out: is a link by now")
+
+
+@pytest.mark.parametrize("item", [".", ".."])
+def test_a_part_has_a_name_of_its_own(bench: Bench, item: str) -> None:
+    refused(bench, hostile.writes_part(item=item), "ctx.work", "not only dots")
+
+
+def test_a_path_too_long_to_be_read_is_named_without_the_engines_own_traceback(bench: Bench) -> None:
+    artifact = hostile.digs_deep()
+    refused(bench, artifact, "/out: cannot read what was written: the path is too long")
+    (_, failed), *_ = bench.run(artifact).failures
+    assert failed.traceback == ""
+
+
+def test_a_lowered_limit_of_open_files_ends_with_its_step(bench: Bench) -> None:
+    assert bench.run([hostile.lowers_the_limit_of_files(), number(value=1)], max_parallel=1).ok
+
+
+def test_a_step_that_leaves_too_many_files_open_is_told(local: Bench) -> None:
+    result = local.run([hostile.uses_up_its_files(), number(value=1)], max_parallel=1)
+    assert [settled.outcome for settled in result.settled.values()] == ["failed", "done"]
+    assert "too many open files; close what is open" in failure(result)
+    assert "marin_pipeline/" not in failure(result)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +12,17 @@ import pytest
 
 from tests.conftest import Program
 
+INTERRUPTED = """
+import sys
+
+class Interrupts:
+    def find_spec(self, name, *others):
+        if name == "{module}":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+from marin_pipeline.tool import main
+"""
 NOISY = """
 import subprocess
 import sys
@@ -230,3 +243,29 @@ def test_a_failure_shows_its_own_traceback_first_then_what_is_blocked_by_it(
     assert re.search(r"blocked  \w{8}  needs   blocked by breaks", ran.out)
     assert re.search(r"done     \w{8}  stands", ran.out)
     assert "before it broke" not in ran.out
+
+
+def test_a_program_whose_name_is_not_utf8_is_told_in_one_line(program: Program, noisy: Path) -> None:
+    file = noisy.with_name(os.fsdecode(b"bad\xff.py"))
+    shutil.copy(noisy, file)
+    ran = program(file, "plan")
+    assert ran.code == 2
+    assert "its name is not UTF-8, and keys and records could not hold it; rename it" in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("module", ["marin_pipeline.cli", "marin_pipeline.store.objects"])
+def test_the_tool_that_is_interrupted_while_it_is_loaded_ends_quietly(
+    program: Program, tmp_path: Path, module: str
+) -> None:
+    file = tmp_path / "interrupted.py"
+    file.write_text(INTERRUPTED.format(module=module))
+    ran = program(file)
+    assert (ran.code, ran.out, ran.err) == (130, "", "")
+
+
+def test_an_experiment_that_is_interrupted_while_it_declares_ends_quietly(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "interrupted.py"
+    file.write_text("from marin_pipeline import main\nraise KeyboardInterrupt\n")
+    ran = program(file)
+    assert (ran.code, ran.out, ran.err) == (130, "", "")

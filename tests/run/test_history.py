@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from marin_pipeline import Context, step
+from marin_pipeline.run.driver import Options, Session
 from marin_pipeline.run.history import RunAt, all_runs, newest_records
 from marin_pipeline.run.selection import find_step
 from tests.faults.faulty_objects import Fault, FaultyObjects
@@ -64,3 +65,10 @@ def test_runs_are_numbered_by_their_start_whatever_else_lies_there(inline: Bench
         (f"tests/bench@{number}", True) for number in (1, 2, 3)
     ]
     assert all_runs(inline.objects, "tests/other") == []
+
+
+def test_an_experiment_may_be_called_as_a_record_is(inline: Bench) -> None:
+    for name in ("x.json", "x.json/y.begun"):
+        Session.open([number(value=1)], Options(prefix=str(inline.prefix), backend="inline"), name).run()
+    assert [run.experiment for run in all_runs(inline.objects)] == ["x.json", "x.json/y.begun"]
+    assert [record.experiment for record in newest_records(inline.objects, "x.json", 1)] == ["x.json"]

@@ -227,3 +227,14 @@ def test_no_damaged_record_is_a_traceback(inline: Bench, command: Command, recor
     collecting, ending = ["gc", "--grace", "0s", "--delete"], ["invalidate", made.key[:8], "--reason", "x"]
     for arguments in (["verify"], collecting, ["name", "number"], ending):
         assert command(*arguments, "--json").code in (0, 1, 2, 4)
+
+
+def test_gc_takes_no_strange_number_for_one(inline: Bench, command: Command) -> None:
+    inline.run(number(value=1))
+    for folder in ("names", "roots"):
+        strange = inline.prefix / folder / "ada" / "src@" / "².json"
+        strange.parent.mkdir(parents=True)
+        strange.write_text("{}")
+    assert command("gc").code == 0
+    for grace in ("800000d", "9" * 5000 + "d", "²d"):
+        assert command("gc", "--grace", grace).code == 2, grace

@@ -19,6 +19,7 @@ from marin_pipeline.store.names import (
     give_name,
     history_of,
     is_root,
+    owner,
     resolve,
 )
 from marin_pipeline.store.objects import ObjectStore, open_objects
@@ -140,3 +141,22 @@ def test_a_damaged_record_of_a_name_is_named_with_its_remedy(objects: ObjectStor
         with pytest.raises(CorruptOutput, match=r"wiki@/1\.json: not what a name stands for .*delete it"):
             read(objects, "wiki")
     assert current_names(objects) == {}
+
+
+@pytest.mark.parametrize(
+    ("user", "usable"), [("../../evil", "_.._evil"), ("DOMAIN\\ada", "DOMAIN_ada"), ("..", "somebody"), ("ada", "ada")]
+)
+def test_any_users_name_becomes_one_that_a_folder_can_have(
+    user: str, usable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MARIN_OWNER", raising=False)
+    monkeypatch.setenv("LOGNAME", user)
+    assert owner() == usable
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "1.0"])
+def test_a_number_of_a_name_is_written_in_plain_digits(objects: ObjectStore, number: str) -> None:
+    give_name(objects, "wiki", *A)
+    for ask in (resolve, drop_root, history_of):
+        with pytest.raises(UsageError):
+            ask(objects, f"wiki@{number}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import uuid
 from pathlib import Path
 
 import pytest
 
-from marin_pipeline.core.errors import StoreError, UsageError
+from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from tests.faults.faulty_objects import FaultyObjects
 from tests.store.conformance import Conformance
@@ -64,3 +66,50 @@ def test_a_prefix_that_is_a_file_is_an_error_with_a_remedy(tmp_path: Path) -> No
         objects.create("a/b", b"")
     with pytest.raises(StoreError, match="a file stands where a folder is needed"):
         objects.folder("a/b")
+
+
+@pytest.mark.parametrize("path", ["../a", "a/../../b", "..", "/etc/hostname", "a/..", "a\0b", "\ud800"])
+def test_no_path_leads_out_of_a_local_store(tmp_path: Path, path: str) -> None:
+    objects = open_objects(str(tmp_path / "store"))
+    (tmp_path / "a").write_text("not of the store")
+    calls = [
+        lambda: objects.read(path),
+        lambda: objects.create(path, b"x"),
+        lambda: objects.swap(path, b"x", "1"),
+        lambda: objects.delete(path),
+        lambda: objects.list(path),
+        lambda: objects.names(path),
+        lambda: objects.folder(path),
+        lambda: objects.local(path),
+    ]
+    for call in calls:
+        with pytest.raises(StoreError, match="is no path inside the store"):
+            call()
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_is_no_file_reads_as_a_damaged_object_and_is_not_waited_for(tmp_path: Path) -> None:
+    objects = open_objects(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / "socket"))
+    for name in ("pipe", "folder", "loop", "socket"):
+        found = objects.read(name)
+        assert found is not None, name
+        assert found.data == b""
+    for name in ("pipe", "folder"):
+        with pytest.raises(FileNotFoundError):
+            objects.local(name)
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    assert objects.read("pipe")
+    os.close(writer)
+
+
+def test_a_link_to_nothing_in_place_of_a_record_is_told(tmp_path: Path) -> None:
+    objects = open_objects(str(tmp_path))
+    (tmp_path / "a").symlink_to("nowhere")
+    assert objects.read("a") is None
+    with pytest.raises(CorruptOutput, match="/a: is a link to what is not there; delete it"):
+        objects.create("a", b"x")

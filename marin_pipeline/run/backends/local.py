@@ -25,9 +25,13 @@ from marin_pipeline.run.attempt import Failed, Finished
 from marin_pipeline.run.backends.base import Event, stopped
 from marin_pipeline.run.channel import Channel
 from marin_pipeline.run.task import Task
+from marin_pipeline.run.worker import LINE_LOST
 
 SHARD_TRIES = 3
 """How often a shard is started whose worker is lost; one that was preempted does not count."""
+
+LAST_WORDS = 2.0
+"""Seconds that a worker gets to end which has hung up."""
 
 _WATCH = 'while read -r line; do groups=$line; done; for group in $groups; do kill -s KILL -- "-$group"; done'
 """Reads the process groups of the workers, of which the last line counts, and ends them when the driver is gone without
@@ -237,6 +241,8 @@ class LocalBackend:
     def _lost(self, process: _Process) -> None:
         """A worker is gone without a word: killed, out of memory, or crashed in a library."""
         task = process.task
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.process.wait(timeout=LAST_WORDS)  # one that is ending by itself says why by its exit code
         self._end(process)
         if task is None:
             return
@@ -318,6 +324,12 @@ def _why_lost(process: _Process) -> Failed:
         how = f"it ended with code {code}"
         remedy = "what it printed stands above; see that `python -c 'import marin_pipeline'` works"
         return Failed("infrastructure", f"a worker process could not be started ({how}); {remedy}", "")
+    if code == LINE_LOST:
+        message = (
+            "closed the line between its process and the run, among file descriptors that it has not opened "
+            "(as os.closerange does); close only what the step itself has opened"
+        )
+        return Failed("user", message, "")
     if code is not None and code >= 0:
         message = (
             f"ended its own process with exit code {code} (os._exit, or a library that does so); raise an error instead"

@@ -1,0 +1,113 @@
+"""Records read back from JSON: each field is of the type that its class declares, or the record is refused."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import functools
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_PLAIN = (str, int, bool)
+
+
+def parsed(data: bytes | str) -> Any:
+    """The JSON value of a record.
+
+    Raises:
+        ValueError: when it is none, or is nested too deeply to be one of ours.
+    """
+    if not data:
+        raise ValueError("it is empty, or no file at all")
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def typed(tree: Any, kind: type[T], what: str = "it") -> T:
+    """A JSON value as a class says it: a dataclass or named tuple by its fields, a list, a mapping or a plain value.
+
+    Raises:
+        ValueError: for a value of another type, or a field that is missing or unknown; names it.
+    """
+    return _typed(tree, kind, what)
+
+
+def _typed(tree: Any, annotation: Any, what: str) -> Any:
+    if annotation is Any:
+        return tree
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return _one_of(tree, arguments, what)
+    if origin is typing.Literal:
+        fits = tree in arguments
+    elif origin in (dict, collections.abc.Mapping):
+        fits = isinstance(tree, dict)
+        if fits and arguments[1] in _PLAIN and all(type(each) is arguments[1] for each in tree.values()):
+            return tree
+        if fits:
+            return {name: _typed(each, arguments[1], f"{what}.{name}") for name, each in tree.items()}
+    elif origin in (list, tuple):
+        fits = isinstance(tree, list)
+        if fits:
+            return _sequence(tree, origin, arguments, what)
+    elif annotation in (bool, str, type(None)):
+        fits = type(tree) is annotation
+    elif annotation in (int, float):
+        fits = type(tree) is int or (annotation is float and type(tree) is float)
+    else:
+        fits = isinstance(tree, dict)
+        if fits:
+            return _record(tree, annotation, what)
+    if not fits:
+        shown = f"a {type(tree).__name__}" if isinstance(tree, (list, dict)) else repr(tree)[:40]
+        raise ValueError(f"{what} is {shown}")
+    return tree
+
+
+def _one_of(tree: Any, choices: tuple[Any, ...], what: str) -> Any:
+    *others, last = sorted(choices, key=lambda each: each is not type(None))  # what it should be is told by the last
+    for choice in others:
+        try:
+            return _typed(tree, choice, what)
+        except ValueError:
+            continue
+    return _typed(tree, last, what)
+
+
+def _sequence(tree: list[Any], origin: Any, arguments: tuple[Any, ...], what: str) -> Any:
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        if len(tree) != len(arguments):
+            raise ValueError(f"{what} has {len(tree)} parts instead of {len(arguments)}")
+        return tuple(
+            _typed(each, kind, f"{what}[{i}]") for i, (each, kind) in enumerate(zip(tree, arguments, strict=True))
+        )
+    return origin(_typed(each, arguments[0], f"{what}[{index}]") for index, each in enumerate(tree))
+
+
+def _record(tree: Mapping[str, Any], kind: Any, what: str) -> Any:
+    hints, needed = _fields(kind)
+    unknown, missing = sorted(tree.keys() - hints.keys()), sorted(needed - tree.keys())
+    if unknown or missing:
+        raise ValueError(f"{what} has no {missing[0]}" if missing else f"{what} has an unknown field {unknown[0]!r}")
+    return kind(**{name: _typed(each, hints[name], f"{what}.{name}") for name, each in tree.items()})
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """Annotations of a record's fields, and the names of those without a default."""
+    hints = typing.get_type_hints(kind)
+    if dataclasses.is_dataclass(kind):
+        absent = dataclasses.MISSING
+        needed = [
+            each.name for each in dataclasses.fields(kind) if (each.default, each.default_factory) == (absent, absent)
+        ]
+    else:
+        needed = [name for name in hints if name not in kind._field_defaults]
+    return hints, frozenset(needed)
