@@ -16,9 +16,10 @@ from typing import Any
 import hypothesis
 import pytest
 
-# The same examples each time: a check that passes once passes again. `--hypothesis-seed` tries others.
+# The same examples each time: a check that passes once passes again. `MARIN_TEST_PROFILE=searching` tries others.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
-hypothesis.settings.load_profile("repeatable")
+hypothesis.settings.register_profile("searching", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("MARIN_TEST_PROFILE", "repeatable"))
 
 ROOT = Path(__file__).parent.parent
 
