@@ -317,6 +317,36 @@ CHUNK = 64 * 2**20
 """Bytes of a chunk. A larger file is identified by the sha256 of its chunks' digests: parts are hashed apart."""
 
 
+class ContentHash:
+    """sha256 of content that comes in pieces, as `content_digest` gives it for a file."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Bytes so far."""
+        self._chunk = hashlib.sha256()
+        self._outer = hashlib.sha256()
+
+    def update(self, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes."""
+        left = memoryview(data).cast("B")
+        while left:
+            if self.size and self.size % CHUNK == 0:
+                self._outer.update(self._chunk.digest())
+                self._chunk = hashlib.sha256()
+            piece = left[: CHUNK - self.size % CHUNK]
+            self._chunk.update(piece)
+            self.size += len(piece)
+            left = left[len(piece) :]
+
+    def hexdigest(self) -> str:
+        """64 hex."""
+        if self.size <= CHUNK:
+            return self._chunk.hexdigest()
+        outer = self._outer.copy()
+        outer.update(self._chunk.digest())
+        return outer.hexdigest()
+
+
 def content_digest(path: Path) -> str:
     """sha256 of a file, 64 hex; above 64 MiB the sha256 of the digests of its 64 MiB chunks."""
     with path.open("rb") as file:

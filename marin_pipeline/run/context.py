@@ -19,7 +19,7 @@ from marin_pipeline.run.shards import StoredShard, plan_shards, read_shard, run_
 from marin_pipeline.run.task import Target, Task
 from marin_pipeline.run.work import StoredWork
 from marin_pipeline.store import layout
-from marin_pipeline.store.manifest import VALUE, Entry, files_below
+from marin_pipeline.store.manifest import VALUE, Entry, files_below, publish_all
 from marin_pipeline.store.objects import ObjectStore, open_objects
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class RunContext:
     def publish_records(self) -> None:
         """Keep what was written below `records`."""
         if self._recorded:
-            self._objects.publish(self.records, f"{self._attempt}/records")
+            publish_all(self._objects, f"{self._attempt}/records")
 
     def map(self, fn: Callable[..., R], items: Iterable[Any], **common: Any) -> list[StoredShard[R]]:
         """Run `fn(shard, item, **common)` for each item, in parallel; results in the items' order, kept by content."""

@@ -128,9 +128,7 @@ class _Reader:
 
     def _lines(self, path: str, last: bool) -> list[str]:
         try:
-            with self.objects.local(path).open("rb") as file:
-                file.seek(self._offsets.get(path, 0))
-                data = file.read()
+            data = b"".join(self.objects.blocks(path, self._offsets.get(path, 0)))
         except FileNotFoundError:
             return []
         self._offsets[path] = self._offsets.get(path, 0) + len(data)

@@ -11,17 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.canonical import Tree, digest, dumps
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
-from marin_pipeline.store.objects import ObjectStore, explain_os_error
+from marin_pipeline.store.objects import FileToPublish, ObjectInfo, ObjectStore, Written, explain_os_error
 from marin_pipeline.store.records import parsed
 
 VALUE = "value.json"
 """The file that holds the returned value."""
-
-WORTH_THREADS = 4 * 2**20
-"""Bytes from which on several files are hashed at the same time: they take some 3 ms, as starting the threads does."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +107,15 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
     return iter(sorted(found))
 
 
+def publish_all(objects: ObjectStore, path: str) -> None:
+    """Publish all files of `objects.folder(path)`.
+
+    Raises:
+        InputError: for a link among the files.
+    """
+    objects.publish(path, [FileToPublish(*each) for each in files_below(objects.folder(path))])
+
+
 def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mapping[str, Entry]) -> Manifest:
     """Publish the files of `folder` below `path` of the store and describe them, with the adopted entries among them.
 
@@ -121,31 +126,33 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
     if folder.is_symlink() or folder.parent.is_symlink():
         raise InputError(f"{folder}: is a link by now; leave the folder there, and write the content itself into it")
     try:
-        written = list(files_below(folder))
-        digests = _digests([file for _, file, _ in written], sum(size for _, _, size in written))
+        files = [FileToPublish(*each) for each in files_below(folder)]
     except OSError as error:
         raise explain_os_error(error, folder, "read what was written") from error
-    objects.publish(folder, path)
+    known = dict(zip(files, objects.publish(path, files), strict=True))
     held = {info.path: info for info in objects.list(path)}
     entries = dict(adopted)
-    for (relative, _, size), sha256 in zip(written, digests, strict=True):
+    for (relative, _, _), written in known.items():
         info = held.get(f"{path}/{relative}")
-        if info is None or info.size != size:
-            state = "is missing there" if info is None else f"has {info.size} bytes there, not {size}"
-            raise StoreError(
-                f"{objects.url}/{path}/{relative}: was written, but {state}; the attempt is given up, run again"
-            )
+        _compare(f"{objects.url}/{path}/{relative}", written, info)
         if relative in adopted:
             raise InputError(f"the output {relative!r} was written and adopted from a shard; use two names")
-        entries[relative] = Entry(relative, info.path, size, sha256, info.checksum)
+        entries[relative] = Entry(relative, f"{path}/{relative}", written.size, written.sha256, written.checksum)
     return Manifest(tuple(entries[relative] for relative in sorted(entries)))
 
 
-def _digests(files: list[Path], size: int) -> list[str]:
-    """Digests of files; at the same time where the bytes are worth the threads."""
-    if len(files) < 2 or size < WORTH_THREADS:
-        return [content_digest(file) for file in files]
-    from concurrent.futures import ThreadPoolExecutor
+def _compare(where: str, written: Written, info: ObjectInfo | None) -> None:
+    """Hold what was written against what the store says it has.
 
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(content_digest, files))
+    Raises:
+        StoreError: when they are not the same.
+    """
+    if info is None:
+        state = "is missing there"
+    elif info.size != written.size:
+        state = f"has {info.size} bytes there, not {written.size}"
+    elif None not in (info.checksum, written.checksum) and info.checksum != written.checksum:
+        state = f"has the checksum {info.checksum} there, not {written.checksum}"
+    else:
+        return
+    raise StoreError(f"{where}: was written, but {state}; the attempt is given up, run again")

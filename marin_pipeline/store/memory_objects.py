@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from marin_pipeline.store.objects import Found, ObjectInfo, ObjectStore
+from marin_pipeline.core.artifact import ContentHash, content_digest
+from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, ObjectWriter, Wanted, Written
 
 
 class MemoryObjects(ObjectStore):
@@ -72,18 +75,59 @@ class MemoryObjects(ObjectStore):
         target.mkdir(parents=True, exist_ok=True)
         return target
 
-    def publish(self, folder: Path, path: str) -> None:
-        for file in sorted(folder.rglob("*")):
-            if file.is_file():
-                with self._lock:
-                    self._put(f"{path}/{file.relative_to(folder).as_posix()}", file.read_bytes())
+    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+        found: list[Written] = []
+        for name, file, _ in files:
+            data = file.read_bytes()
+            with self._lock:
+                self._put(f"{path}/{name}", data)
+            found.append(Written(len(data), content_digest(file), None))
+        return found
 
-    def local(self, path: str) -> Path:
+    def writer(self, path: str) -> ObjectWriter:
+        return _Writer(self, path)
+
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         found = self.read(path)
         if found is None:
-            raise FileNotFoundError(path)
+            raise FileNotFoundError(errno.ENOENT, "no such object", path)
+        yield from [found.data[start:stop]] if found.data[start:stop] else []
+
+    def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
+        return [self._local(each.path) for each in wanted]
+
+    def _local(self, path: str) -> Path:
+        found = self.read(path)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", path)
         target = Path(self._scratch.name) / "fetched" / found.version / path
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(found.data)
         return target
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write an object, whatever is there."""
+        with self._lock:
+            self._put(path, data)
+
+
+class _Writer(ObjectWriter):
+    def __init__(self, objects: MemoryObjects, path: str) -> None:
+        self._objects = objects
+        self._path = path
+        self._data = bytearray()
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        size = len(self._data)
+        self._data += data
+        return len(self._data) - size
+
+    def close(self) -> Written:
+        found = ContentHash()
+        found.update(self._data)
+        self._objects.replace(self._path, bytes(self._data))
+        return Written(found.size, found.hexdigest(), None)
+
+    def abort(self) -> None:
+        self._data.clear()

@@ -10,7 +10,7 @@ import errno
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -52,6 +52,56 @@ class ObjectInfo:
     """What the store itself says of the bytes, or None when it says nothing."""
 
 
+class FileToPublish(NamedTuple):
+    """A local file that becomes an object."""
+
+    name: str
+    """Relative to the folder that is published."""
+    file: Path
+    size: int
+    """Bytes."""
+
+
+class Written(NamedTuple):
+    """What was written, as the writer knows it from the bytes that it handed over."""
+
+    size: int
+    """Bytes."""
+    sha256: str
+    """64 hex; above 64 MiB the sha256 of the chunks' digests (`content_digest`)."""
+    checksum: str | None
+    """What the store should say of these bytes in a listing, or None when it says nothing."""
+
+
+class Wanted(NamedTuple):
+    """An object that is wanted as a local file."""
+
+    path: str
+    """Of the object."""
+    size: int
+    """Bytes, as they were committed."""
+    sha256: str
+    """As it was committed; the file may have other bytes."""
+
+
+class ObjectWriter(ABC):
+    """Writes one object from beginning to end, hashing as it goes. Nothing is there before `close`, and nothing after
+    `abort`.
+    """
+
+    @abstractmethod
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append bytes; how many, which is all of them."""
+
+    @abstractmethod
+    def close(self) -> Written:
+        """Finish the object."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Forget what was written."""
+
+
 class ObjectStore(ABC):
     """Objects under one prefix."""
 
@@ -63,6 +113,9 @@ class ObjectStore(ABC):
 
     parallel: int = 128
     """Calls that are worth making at the same time: one where a call takes no longer than handing it to a thread."""
+
+    in_place: bool = False
+    """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
 
     def is_there(self) -> bool:
         """Whether there may be anything under the prefix."""
@@ -98,18 +151,33 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def folder(self, path: str) -> Path:
-        """A local folder whose files become the objects below `path` when `publish` is called."""
+        """A local folder whose files become the objects below `path` when they are published."""
 
     @abstractmethod
-    def publish(self, folder: Path, path: str) -> None:
-        """Make the files of a folder from `folder(path)` the objects below `path`."""
+    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+        """Make files below `folder(path)` the objects below `path`, several at the same time, each read once; what
+        was written, in order. An object that is there already is replaced.
+        """
 
     @abstractmethod
-    def local(self, path: str) -> Path:
-        """A local file with the object's bytes.
+    def writer(self, path: str) -> ObjectWriter:
+        """Write a large object without a file of its size. One that is there already is replaced."""
+
+    @abstractmethod
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The object's bytes from `start` (to before `stop`), in blocks of at most some MiB.
 
         Raises:
-            FileNotFoundError: when there is no such object.
+            FileNotFoundError: at the first block, when there is no such object.
+        """
+
+    @abstractmethod
+    def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
+        """Local files with the objects' bytes, in order; several are fetched at the same time. A file keeps the last
+        part of the object's name, stays as long as this process lives, and is not to be written.
+
+        Raises:
+            FileNotFoundError: when there is no such object; `filename` is its path.
         """
 
 

@@ -17,7 +17,7 @@ from marin_pipeline.core.reading import decode
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.objects import ObjectStore, Wanted
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -38,7 +38,7 @@ def verified(objects: ObjectStore, entry: Entry) -> Path:
     where = f"{objects.url}/{entry.object}"
     remedy = "run the step that made it again with --force"
     try:
-        path = objects.local(entry.object)
+        (path,) = objects.fetch([Wanted(entry.object, entry.size, entry.sha256)])
         information = path.stat()
     except OSError as error:
         raise CorruptOutput(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from marin_pipeline.core.artifact import content_digest
+from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
@@ -138,12 +138,14 @@ class Verifier:
 
     def _check_bytes(self, verified: Verified, entry: Entry) -> None:
         try:
-            digest = content_digest(self._objects.local(entry.object))
+            content = ContentHash()
+            for block in self._objects.blocks(entry.object):
+                content.update(block)
         except (OSError, StoreError) as error:
             problem = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
             self._add(verified, f"cannot be read ({problem})", entry.object)
             return
-        if digest != entry.sha256:
+        if content.hexdigest() != entry.sha256:
             self._add(verified, "its bytes are not those that were committed (sha256 differs)", entry.object)
 
     def _listed(self, folder: str) -> Mapping[str, ObjectInfo]:

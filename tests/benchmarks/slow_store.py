@@ -65,8 +65,8 @@ class SlowObjects(ObjectStore):
         try:
             return asked(*arguments)
         finally:
-            # `publish` gets the local folder first.
-            path = next(argument for argument in arguments if isinstance(argument, str))
+            first = arguments[0]  # `fetch` gets what is wanted
+            path = first if isinstance(first, str) else first[0].path
             self.calls.append(Call(operation, path, began, time.monotonic()))
 
 

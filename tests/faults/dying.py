@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 from marin_pipeline import Artifact
 from marin_pipeline.run.driver import Options, Session
 from marin_pipeline.store.local_objects import LocalObjects
-from marin_pipeline.store.objects import Found, ObjectInfo
+from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, Wanted, Written
 from tests.faults.small_steps import OUTER, begin, end, mapped, wide, worked
 from tests.faults.truth import check
 from tests.run.sessions import digests
@@ -81,13 +81,17 @@ class PointedObjects(LocalObjects):
         self._pass("after", "folder", path)
         return folder
 
-    def publish(self, folder: Path, path: str) -> None:
+    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         self._pass("before", "publish", path)
-        super().publish(folder, path)
+        return super().publish(path, files)
 
-    def local(self, path: str) -> Path:
-        self._pass("before", "local", path)
-        return super().local(path)
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        self._pass("before", "blocks", path)
+        return super().blocks(path, start, stop)
+
+    def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
+        self._pass("before", "fetch", wanted[0].path if wanted else "")
+        return super().fetch(wanted)
 
 
 def all_of_it() -> list[Artifact[Any]]:

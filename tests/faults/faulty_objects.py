@@ -12,13 +12,23 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from marin_pipeline.core.errors import StoreError
-from marin_pipeline.store.objects import Found, NoAnswer, ObjectInfo, ObjectStore, explain_os_error
+from marin_pipeline.store.objects import (
+    FileToPublish,
+    Found,
+    NoAnswer,
+    ObjectInfo,
+    ObjectStore,
+    ObjectWriter,
+    Wanted,
+    Written,
+    explain_os_error,
+)
 
 T = TypeVar("T")
 
@@ -147,11 +157,17 @@ class FaultyObjects(ObjectStore):
     def folder(self, path: str) -> Path:
         return self._objects.folder(path)
 
-    def publish(self, folder: Path, path: str) -> None:
-        self._do("publish", path, lambda: self._objects.publish(folder, path))
+    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+        return self._do("publish", path, lambda: self._objects.publish(path, files))
 
-    def local(self, path: str) -> Path:
-        return self._do("local", path, lambda: self._objects.local(path))
+    def writer(self, path: str) -> ObjectWriter:
+        return self._do("writer", path, lambda: self._objects.writer(path))
+
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        return self._do("blocks", path, lambda: self._objects.blocks(path, start, stop))
+
+    def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
+        return [self._do("fetch", each.path, lambda each=each: self._objects.fetch([each])[0]) for each in wanted]
 
 
 def _damaged(fault: Fault, data: bytes) -> bytes:

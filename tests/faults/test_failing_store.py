@@ -213,7 +213,7 @@ def test_a_listing_that_is_late_or_lacks_what_was_written_commits_nothing_false(
 @pytest.mark.parametrize("object", ["commits/1.json", "manifest.json", "words.txt", "value.json"])
 def test_a_half_written_object_is_noticed_by_its_reader(inline: Bench, object: str, fault: Fault) -> None:
     inline.run(words(text="a b"))
-    operation = "read" if object in ("commits/1.json", "manifest.json") else "local"
+    operation = "read" if object in ("commits/1.json", "manifest.json") else "fetch"
     target = [times(count=words(text="a b")), first_line(file=words(text="a b") / "words.txt")]
     looks = inline.session(target).looks()
     faulty = with_faults(inline, lambda asked, path: fault if asked == operation and path.endswith(object) else None)

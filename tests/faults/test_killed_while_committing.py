@@ -59,7 +59,7 @@ def test_killed_at_any_point_the_store_tells_the_truth_and_the_rerun_makes_equal
 
 def test_the_points_are_those_of_the_whole_protocol(points: list[tuple[int, str]]) -> None:
     kinds = Counter(" ".join(where.split()[:2]) for _, where in points if where)
-    for kind in ("read", "create", "swap", "delete", "list", "names", "folder", "publish", "local"):
+    for kind in ("read", "create", "swap", "delete", "list", "names", "folder", "publish", "fetch"):
         assert kinds[f"before {kind}"], kinds
     for kind in ("create", "swap", "delete", "folder"):
         assert kinds[f"after {kind}"] == kinds[f"before {kind}"], kinds

@@ -8,7 +8,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from marin_pipeline.run.scheduler import Scheduler
 from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
 from marin_pipeline.store.commit import Commit, look_many
-from marin_pipeline.store.objects import Found, ObjectInfo, ObjectStore
+from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, ObjectWriter, Wanted, Written
 
 _NAMES = re.compile(r"\d{8}T\d{6}\.\d+-[0-9a-f]{8}|(?<=/)[0-9a-f]{8}(?=/|-log|$)|(?<=^resolved/).*")
 """Names of attempts and parts, and digests of what noise is made of, which are other ones in each run."""
@@ -139,13 +139,21 @@ class TakingTurns(ObjectStore):
     def folder(self, path: str) -> Path:
         return self._objects.folder(path)
 
-    def publish(self, folder: Path, path: str) -> None:
+    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         self._take("publish", path)
-        self._objects.publish(folder, path)
+        return self._objects.publish(path, files)
 
-    def local(self, path: str) -> Path:
-        self._take("local", path)
-        return self._objects.local(path)
+    def writer(self, path: str) -> ObjectWriter:
+        self._take("writer", path)
+        return self._objects.writer(path)
+
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        self._take("blocks", path)
+        return self._objects.blocks(path, start, stop)
+
+    def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
+        self._take("fetch", wanted[0].path if wanted else "")
+        return self._objects.fetch(wanted)
 
 
 class BeatsByHand(LeaseKeeper):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from marin_pipeline.store.lease import Waiting
-from marin_pipeline.store.objects import Found, ObjectStore, put, together
+from marin_pipeline.store.manifest import publish_all
+from marin_pipeline.store.objects import Found, ObjectStore, Wanted, put, together
 
 AT_ONCE = 8
 """Threads that race."""
@@ -51,7 +52,9 @@ class Conformance:
 
     def test_a_local_file_of_a_missing_object_is_refused(self, objects: ObjectStore) -> None:
         with pytest.raises(FileNotFoundError):
-            objects.local("nothing")
+            objects.fetch([Wanted("nothing", 0, "")])
+        with pytest.raises(FileNotFoundError):
+            list(objects.blocks("nothing"))
 
     def test_swap_of_an_object_that_is_not_there_writes_nothing(self, objects: ObjectStore) -> None:
         assert not objects.swap("nowhere/lease.json", b"x", "1")
@@ -113,7 +116,7 @@ class Conformance:
     def test_a_published_object_has_a_version_that_swap_accepts(self, objects: ObjectStore) -> None:
         folder = objects.folder("a/out")
         (folder / "x").write_bytes(b"1")
-        objects.publish(folder, "a/out")
+        publish_all(objects, "a/out")
         assert objects.create("a/out/x", b"2") is None
         assert objects.swap("a/out/x", b"2", read(objects, "a/out/x").version) is not None
         assert read(objects, "a/out/x").data == b"2"
@@ -192,26 +195,26 @@ class Conformance:
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(name.encode() if name != "empty" else b"")
-        objects.publish(folder, "attempts/1/out")
+        publish_all(objects, "attempts/1/out")
         listed = {info.path: info.size for info in objects.list("attempts/1/out")}
         assert listed.keys() == {f"attempts/1/out/{name}" for name in names}
         for name in names:
             path = f"attempts/1/out/{name}"
             data = b"" if name == "empty" else name.encode()
             assert listed[path] == len(data)
-            assert objects.local(path).read_bytes() == data
+            assert b"".join(objects.blocks(path)) == data
             assert read(objects, path).data == data
 
     def test_what_is_published_again_is_replaced_and_the_rest_stays(self, objects: ObjectStore) -> None:
         folder = objects.folder("a/records")
         (folder / "log").write_bytes(b"1")
-        objects.publish(folder, "a/records")
+        publish_all(objects, "a/records")
         objects.create("a/manifest.json", b"{}")
         (folder / "log").write_bytes(b"22")
-        objects.publish(folder, "a/records")
-        assert objects.local("a/records/log").read_bytes() == b"22"
+        publish_all(objects, "a/records")
+        assert b"".join(objects.blocks("a/records/log")) == b"22"
         assert [(info.path, info.size) for info in objects.list("a")] == [("a/manifest.json", 2), ("a/records/log", 2)]
 
     def test_an_empty_folder_is_no_object(self, objects: ObjectStore) -> None:
-        objects.publish(objects.folder("a/out"), "a/out")
+        publish_all(objects, "a/out")
         assert objects.list("a") == []

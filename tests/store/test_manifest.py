@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,17 @@ import pytest
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest, files_below
+from marin_pipeline.store.objects import FileToPublish, Written
 
 
 class Lossy(LocalObjects):
     """Keeps only the last file of a folder, as an uploader with an indentation error does."""
 
-    def publish(self, folder: Path, path: str) -> None:
-        for file in sorted(folder.iterdir())[:-1]:
-            file.unlink()
+    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+        written = super().publish(path, files)
+        for each in files[:-1]:
+            each.file.unlink()
+        return written
 
 
 @pytest.fixture
@@ -86,7 +90,7 @@ def test_odd_but_valid_names_are_kept(objects: LocalObjects) -> None:
     manifest = build_manifest(objects, out, "out", {})
     again = Manifest.loads(manifest.dumps(), "here")
     assert [entry.path for entry in again.entries] == names
-    assert all(objects.local(entry.object).read_text() == entry.path for entry in again.entries)
+    assert all(b"".join(objects.blocks(entry.object)) == entry.path.encode() for entry in again.entries)
 
 
 def test_a_file_written_and_adopted_under_one_path_is_refused(objects: LocalObjects) -> None:

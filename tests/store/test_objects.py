@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
-from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.objects import ObjectStore, Wanted, open_objects
 from tests.faults.faulty_objects import FaultyObjects
 from tests.store.conformance import Conformance
 
@@ -80,7 +80,10 @@ def test_no_path_leads_out_of_a_local_store(tmp_path: Path, path: str) -> None:
         lambda: objects.list(path),
         lambda: objects.names(path),
         lambda: objects.folder(path),
-        lambda: objects.local(path),
+        lambda: objects.fetch([Wanted(path, 0, "")]),
+        lambda: list(objects.blocks(path)),
+        lambda: objects.writer(path),
+        lambda: objects.publish(path, []),
     ]
     for call in calls:
         with pytest.raises(StoreError, match="is no path inside the store"):
@@ -101,7 +104,7 @@ def test_what_is_no_file_reads_as_a_damaged_object_and_is_not_waited_for(tmp_pat
         assert found.data == b""
     for name in ("pipe", "folder"):
         with pytest.raises(FileNotFoundError):
-            objects.local(name)
+            objects.fetch([Wanted(name, 0, "")])
     writer = os.open(tmp_path / "pipe", os.O_RDWR)
     assert objects.read("pipe")
     os.close(writer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -152,9 +153,9 @@ class Counted(LocalObjects):
         self.asked["read"] += 1
         return super().read(path)
 
-    def local(self, path: str) -> Path:
-        self.asked["local"] += 1
-        return super().local(path)
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        self.asked["blocks"] += 1
+        return super().blocks(path, start, stop)
 
 
 def test_objects_are_found_by_listings_and_never_one_by_one(inline: Bench) -> None:

@@ -17,6 +17,7 @@ from marin_pipeline.run.loaded import watch
 from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
 from marin_pipeline.store import layout
+from marin_pipeline.store.manifest import publish_all
 from marin_pipeline.store.objects import ObjectStore
 
 
@@ -99,7 +100,7 @@ class InlineBackend:
                     yield
                 finally:
                     if not self._objects.shared:
-                        self._objects.publish(folder, path)
+                        publish_all(self._objects, path)
 
     def interrupt(self) -> None:
         self._asked += 1

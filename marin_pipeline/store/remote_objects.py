@@ -1,0 +1,55 @@
+"""What all stores have in common that are reached over a network: scratch folders to write in, and a local cache of
+what is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from marin_pipeline.core.errors import StoreError
+from marin_pipeline.store.cache import fetched
+from marin_pipeline.store.objects import ObjectStore, Wanted
+
+
+class RemoteObjects(ObjectStore):
+    """Objects of a bucket below a prefix."""
+
+    shared = True
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def checked(self, path: str) -> str:
+        """`path`, when it stays inside the prefix.
+
+        Raises:
+            StoreError: when it would lead out of the store.
+        """
+        parts = path.split("/")
+        if ".." in parts or "." in parts or path[:1] == "/" or "\0" in path:
+            raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
+        return path
+
+    @functools.cached_property
+    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix="marin-scratch-")
+
+    def folder(self, path: str) -> Path:
+        target = Path(self._scratch.name) / self.checked(path)
+        target.mkdir(parents=True, exist_ok=True)
+        return target
+
+    def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
+        return fetched(self, wanted)
+
+    @abstractmethod
+    def download(self, path: str, target: Path) -> str:
+        """Write the object's bytes to a new local file; their digest, as `content_digest` gives it, taken on the way.
+
+        Raises:
+            FileNotFoundError: when there is no such object.
+        """
