@@ -14,10 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from marin_pipeline.core.arguments import check, classes_in, references
 from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output, OutputFile
-from marin_pipeline.core.canonical import Form, Reference, Tree, digest, encode
+from marin_pipeline.core.canonical import Form, Reference, Tree, digest, dumps, encode
 from marin_pipeline.core.errors import CorruptOutput, DeclarationError, StoreError
 from marin_pipeline.core.marks import annotations_of, marks_of
 from marin_pipeline.core.reading import decode
+from marin_pipeline.core.secrets import guarding
 from marin_pipeline.core.source import CodeDigest
 from marin_pipeline.core.step import file_of, function_digest
 from marin_pipeline.run import surroundings
@@ -25,6 +26,7 @@ from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find, target_of, write_call
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name
+from marin_pipeline.store.guard import refuse_secret_in
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
 from marin_pipeline.store.objects import NoAnswer, ObjectStore, put
 from marin_pipeline.store.output import FileSet
@@ -145,6 +147,9 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
             "salt": step.salt,
             "call": encode({names[1]: item, **kept}, fn.__qualname__, Form(reference=_by_content)),
         }
+        call = write_call({names[1]: item, **shared})
+        if step.secrets:
+            refuse_secret_in(dumps(call), f"ctx.map: an argument of {fn.__qualname__}, for item {index},")
         attempt = attempt_name()
         tasks.append(
             Task(
@@ -155,11 +160,12 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
                 id=step.id,
                 key=digest(identity),
                 attempt=attempt,
-                call=write_call({names[1]: item, **shared}),
+                call=call,
                 inputs=step.inputs,
                 files=codes[classes].files,
                 salt=step.salt,
                 name=f"{step.name}[{index}]",
+                secrets=step.secrets,
             )
         )
     return tasks
@@ -232,6 +238,13 @@ def run_shard(
     record = layout.shard_record(task.key)
     if objects.read(record) is not None:
         return
+    with guarding(task.secrets):
+        _compute(objects, task, record, call)
+
+
+def _compute(
+    objects: ObjectStore, task: Task, record: str, call: tuple[Callable[..., Any], Any, Mapping[str, Any]] | None
+) -> None:
     function, item, arguments = call or _read_call(objects, task)
     hints = annotations_of(function)
     path = f"{layout.shard(task.key)}/{task.attempt}"
@@ -248,7 +261,9 @@ def run_shard(
         value = check(returned, hints.get("return", Any), what)
         manifest = build_manifest(objects, folder, path, {})
         record_of = {"key": task.key, "attempt": task.attempt}
-        data = seal({**record_of, "value": encode(value, what), "files": manifest.tree()["files"]})
+        tree = encode(value, what)
+        refuse_secret_in(dumps(tree), what.removesuffix(" returned") + ": the returned value")
+        data = seal({**record_of, "value": tree, "files": manifest.tree()["files"]})
         ours = put(objects, record, data).data == data
     except NoAnswer:
         raise  # the record may be there, or come yet: then the files are what it speaks of

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from marin_pipeline.core.canonical import Tree, digest, dumps
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
+from marin_pipeline.store.guard import refuse_secrets
 from marin_pipeline.store.objects import FileToPublish, ObjectInfo, ObjectStore, Written, explain_os_error
 from marin_pipeline.store.records import parsed
 
@@ -111,9 +112,11 @@ def publish_all(objects: ObjectStore, path: str) -> None:
     """Publish all files of `objects.folder(path)`.
 
     Raises:
-        InputError: for a link among the files.
+        InputError: for a link among the files, or one that holds a secret.
     """
-    objects.publish(path, [FileToPublish(*each) for each in files_below(objects.folder(path))])
+    files = [FileToPublish(*each) for each in files_below(objects.folder(path))]
+    refuse_secrets(files)
+    objects.publish(path, files)
 
 
 def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mapping[str, Entry]) -> Manifest:
@@ -121,7 +124,8 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
 
     Raises:
         StoreError: when what the store holds is not what was written.
-        InputError: for a link among the files, or a file that was written and adopted under one path.
+        InputError: for a link among the files, one that holds a secret, or one that was written and adopted under one
+            path.
     """
     if folder.is_symlink() or folder.parent.is_symlink():
         raise InputError(f"{folder}: is a link by now; leave the folder there, and write the content itself into it")
@@ -129,6 +133,7 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
         files = [FileToPublish(*each) for each in files_below(folder)]
     except OSError as error:
         raise explain_os_error(error, folder, "read what was written") from error
+    refuse_secrets(files)
     known = dict(zip(files, objects.publish(path, files), strict=True))
     held = {info.path: info for info in objects.list(path)}
     entries = dict(adopted)
