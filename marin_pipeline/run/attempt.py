@@ -114,7 +114,10 @@ def _run(
 ) -> Finished:
     references = References(objects, task.inputs)
     annotations = step.annotations
-    arguments = {name: decode(tree, annotations.get(name, Any), name, references) for name, tree in task.call.items()}
+    arguments = {
+        name: decode(tree, annotations.get(name, Any), name, references, importing=True)
+        for name, tree in task.call.items()
+    }
     declaration = Declaration(step, arguments, CodeDigest(task.code, (), task.files))
     if declaration.key != task.key:
         raise InputError(

@@ -279,6 +279,8 @@ def _read_call(objects: ObjectStore, task: Task) -> tuple[Callable[..., Any], An
     function = find(task.target)
     hints = annotations_of(function)
     references = References(objects, task.inputs)
-    arguments = {name: decode(tree, hints.get(name, Any), name, references) for name, tree in task.call.items()}
+    arguments = {
+        name: decode(tree, hints.get(name, Any), name, references, importing=True) for name, tree in task.call.items()
+    }
     item = arguments.pop(function.__code__.co_varnames[1])
     return function, item, arguments

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest
 from marin_pipeline.store.objects import ObjectStore, Wanted
+from marin_pipeline.store.records import parsed
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -161,7 +161,13 @@ class CommittedOutput:
     @functools.cached_property
     def value_tree(self) -> Tree:
         """The returned value, as it is written."""
-        return json.loads(self._file_set.local(VALUE).read_bytes())
+        file = self._file_set.local(VALUE)
+        try:
+            return parsed(file.read_bytes())
+        except ValueError as error:
+            raise CorruptOutput(
+                f"{file}: not a value ({error}); run the step that made it again with --force"
+            ) from error
 
     def value(self, annotation: Any) -> Any:
         """The returned value, checked against `annotation`."""
