@@ -211,7 +211,7 @@ def read_shard(objects: ObjectStore, key: str, annotation: Any, *, taken: bool =
         tree = unseal(found.data)
         if tree.get("key", key) != key:
             raise ValueError(f"it is that of the shard {tree['key'][:8]}")
-        manifest = Manifest(tuple(Entry(**entry) for entry in tree["files"]))
+        manifest = Manifest(tuple(map(Entry.from_tree, tree["files"])))
         return StoredShard(objects, key, manifest, tree["value"], annotation)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptOutput(

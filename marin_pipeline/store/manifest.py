@@ -6,15 +6,19 @@ attempt. Readers go from the commit to the manifest to exactly these objects.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from marin_pipeline.core.canonical import Tree, digest, dumps
+from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
 from marin_pipeline.store.guard import refuse_secrets
-from marin_pipeline.store.objects import FileToPublish, ObjectInfo, ObjectStore, Written, explain_os_error
+from marin_pipeline.store.objects import FileToPublish, ObjectInfo, ObjectStore, Wanted, Written, explain_os_error
 from marin_pipeline.store.records import parsed
 
 VALUE = "value.json"
@@ -36,16 +40,34 @@ class Entry:
     checksum: str | None = None
     """What the store itself says of the bytes, or None."""
 
+    @classmethod
+    def from_tree(cls, tree: Any) -> Entry:
+        """Read an entry back.
+
+        Raises:
+            ValueError, KeyError, TypeError: for what is none, or has a path that leads out of the output.
+        """
+        entry = cls(**tree)
+        if not _PATH.fullmatch(entry.path) or ".." in entry.path.split("/"):
+            raise ValueError(f"{entry.path!a} is no path inside an output")
+        if type(entry.object) is not str or type(entry.size) is not int or not _SHA256.fullmatch(entry.sha256):
+            raise ValueError(f"the entry of {entry.path!a} is damaged")
+        return entry
+
+
+_PATH = re.compile(r"[^/\0][^\0]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
 
 @dataclass(frozen=True)
 class Manifest:
     """The files of an output, sorted by path."""
 
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
 
     @property
     def files(self) -> Mapping[str, Entry]:
-        """Entries by path."""
+        """Entries by path, in order."""
         return {entry.path: entry for entry in self.entries}
 
     @property
@@ -56,7 +78,22 @@ class Manifest:
     @property
     def output_digest(self) -> str:
         """Digest over paths, sizes and contents, the value's file among them: where the bytes lie does not count."""
-        return digest([[entry.path, entry.size, entry.sha256] for entry in self.entries])
+        # That of one canonical list, taken piece by piece: the entries need not all be in memory.
+        found, entries, separator = hashlib.sha256(b"["), iter(self.entries), b""
+        while some := [[entry.path, entry.size, entry.sha256] for entry in itertools.islice(entries, 1000)]:
+            found.update(separator + dumps(some)[1:-1])
+            separator = b","
+        found.update(b"]")
+        return found.hexdigest()
+
+    def below(self, folder: str) -> Iterable[Entry]:
+        """The entries of the files below a folder, in order."""
+        return [entry for entry in self.entries if entry.path.startswith(f"{folder}/")]
+
+    def named_objects(self) -> Iterator[Wanted]:
+        """Everything that the manifest names: its pages, if it is in pages, and its files."""
+        for entry in self.entries:
+            yield Wanted(entry.object, entry.size, entry.sha256)
 
     def tree(self) -> Tree:
         """The manifest as it is written."""
@@ -74,7 +111,7 @@ class Manifest:
             CorruptOutput: when it is not one.
         """
         try:
-            return cls(tuple(Entry(**entry) for entry in parsed(data)["files"]))
+            return cls(tuple(map(Entry.from_tree, parsed(data)["files"])))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptOutput(
                 f"{where}: not a manifest ({error}); run the step that made it again with --force"
