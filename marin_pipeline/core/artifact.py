@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Generic, NewType, Protocol, TypeVar, 
 from marin_pipeline.core.annotations import UNIONS, describe
 from marin_pipeline.core.canonical import Reference, Tree
 from marin_pipeline.core.errors import DeclarationError, InputError, NotRunError
+from marin_pipeline.core.paths import relative_path
 from marin_pipeline.core.resources import Resources
 
 if TYPE_CHECKING:
@@ -65,18 +66,6 @@ class Output(Protocol):
     def url(self, path: str) -> str:
         """Where `path` of the output lies in its store."""
         ...
-
-
-def relative_path(path: str) -> str:
-    """`path` if it stays inside the folder that it is relative to.
-
-    Raises:
-        DeclarationError: for an empty or absolute path, or one with `..`.
-    """
-    pure = PurePosixPath(path)
-    if not path or pure.is_absolute() or ".." in pure.parts or str(pure) == ".":
-        raise DeclarationError(f"{path!r} is not a path inside an output; give one relative to it, without '..'")
-    return str(pure)
 
 
 class Artifact(Reference, Generic[T_co]):

@@ -27,7 +27,7 @@ from marin_pipeline.run.task import References, Task, find, target_of, write_cal
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name
 from marin_pipeline.store.guard import refuse_secret_in
-from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
+from marin_pipeline.store.manifest import Entry, Manifest, build_manifest, entries_of
 from marin_pipeline.store.objects import NoAnswer, ObjectStore, put
 from marin_pipeline.store.output import FileSet
 from marin_pipeline.store.sealed import seal, unseal
@@ -211,7 +211,7 @@ def read_shard(objects: ObjectStore, key: str, annotation: Any, *, taken: bool =
         tree = unseal(found.data)
         if tree.get("key", key) != key:
             raise ValueError(f"it is that of the shard {tree['key'][:8]}")
-        manifest = Manifest(tuple(map(Entry.from_tree, tree["files"])))
+        manifest = Manifest(entries_of(tree["files"]))
         return StoredShard(objects, key, manifest, tree["value"], annotation)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptOutput(

@@ -10,13 +10,15 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
+from marin_pipeline.core.paths import is_path, problem_with
+from marin_pipeline.store import layout
 from marin_pipeline.store.guard import refuse_secrets
 from marin_pipeline.store.objects import FileToPublish, ObjectInfo, ObjectStore, Wanted, Written, explain_os_error
 from marin_pipeline.store.records import parsed
@@ -45,17 +47,21 @@ class Entry:
         """Read an entry back.
 
         Raises:
-            ValueError, KeyError, TypeError: for what is none, or has a path that leads out of the output.
+            ValueError, KeyError, TypeError: for what is none, or has a path that leads out of the output, or an object
+                that is none of an attempt, a part or a shard.
         """
         entry = cls(**tree)
-        if not _PATH.fullmatch(entry.path) or ".." in entry.path.split("/"):
+        if not is_path(entry.path) or problem_with(entry.path):
             raise ValueError(f"{entry.path!a} is no path inside an output")
-        if type(entry.object) is not str or type(entry.size) is not int or not _SHA256.fullmatch(entry.sha256):
-            raise ValueError(f"the entry of {entry.path!a} is damaged")
+        if not layout.is_of_an_output(entry.object):
+            raise ValueError(f"{entry.path!a} is said to lie at {entry.object!a}, where no file of an output lies")
+        if type(entry.size) is not int or entry.size < 0 or not _SHA256.fullmatch(entry.sha256):
+            raise ValueError(f"the size or the sha256 of {entry.path!a} is none")
+        if entry.checksum is not None and not is_path(entry.checksum):
+            raise ValueError(f"the checksum of {entry.path!a} is none")
         return entry
 
 
-_PATH = re.compile(r"[^/\0][^\0]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -111,18 +117,45 @@ class Manifest:
             CorruptOutput: when it is not one.
         """
         try:
-            return cls(tuple(map(Entry.from_tree, parsed(data)["files"])))
+            return cls(entries_of(parsed(data)["files"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptOutput(
                 f"{where}: not a manifest ({error}); run the step that made it again with --force"
             ) from error
 
 
+def entries_of(trees: Iterable[Any]) -> tuple[Entry, ...]:
+    """Read the entries of a manifest back: sorted by path, and no file the folder of another.
+
+    Raises:
+        ValueError, KeyError, TypeError: when one is damaged, or they do not go together.
+    """
+    entries = tuple(map(Entry.from_tree, trees))
+    paths = [entry.path for entry in entries]
+    known = set(paths)
+    if len(known) < len(paths) or paths != sorted(paths):
+        raise ValueError("its files are not sorted, each once")
+    if (both := file_and_folder(known)) is not None:
+        raise ValueError(f"{both!a} is a file and a folder")
+    return entries
+
+
+def file_and_folder(paths: Collection[str]) -> str | None:
+    """A path that is the folder of another one, or None."""
+    for path in paths:
+        above = path
+        while above := above.rpartition("/")[0]:
+            if above in paths:
+                return above
+    return None
+
+
 def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
     """Relative path, path and size of the regular files below a folder, sorted.
 
     Raises:
-        InputError: for a link or anything else that is not a file: its content could not be kept.
+        InputError: for a link or anything else that is not a file: its content could not be kept; for a name that no
+            file of an output can have.
     """
     found: list[tuple[str, Path, int]] = []
     waiting = [(os.fspath(folder), "")]
@@ -137,10 +170,8 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
                 if not entry.is_file(follow_symlinks=False):
                     kind = "a link" if entry.is_symlink() else "not a regular file"
                     raise InputError(f"the output {relative!r} is {kind}; write the content itself")
-                try:
-                    relative.encode("utf-8")
-                except UnicodeEncodeError:
-                    raise InputError(f"the output {relative!r} has a name that is not UTF-8; rename it") from None
+                if problem := problem_with(relative):
+                    raise InputError(f"the output {relative!r} {problem}")
                 found.append((relative, Path(entry.path), entry.stat(follow_symlinks=False).st_size))
     return iter(sorted(found))
 
