@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,8 +153,15 @@ def publish_all(objects: ObjectStore, path: str) -> None:
     objects.publish(path, [FileToPublish(*each) for each in files_below(objects.folder(path))])
 
 
-def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mapping[str, Entry]) -> Manifest:
-    """Publish the files of `folder` below `path` of the store and describe them, with the adopted entries among them.
+def build_manifest(
+    objects: ObjectStore,
+    folder: Path,
+    path: str,
+    adopted: Mapping[str, Entry],
+    streamed: Mapping[str, Written] | None = None,
+) -> Manifest:
+    """Publish the files of `folder` below `path` of the store and describe them, with what was streamed there and the
+    adopted entries among them.
 
     Raises:
         StoreError: when what the store holds is not what was written.
@@ -166,16 +173,29 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
         files = [FileToPublish(*each) for each in files_below(folder)]
     except OSError as error:
         raise explain_os_error(error, folder, "read what was written") from error
-    known = dict(zip(files, objects.publish(path, files), strict=True))
+    known = dict(streamed or {})
+    files = [each for each in files if each.name not in known]
+    known.update((each.name, written) for each, written in zip(files, objects.publish(path, files), strict=True))
     held = {info.path: info for info in objects.list(path)}
     entries = dict(adopted)
-    for (relative, _, _), written in known.items():
+    for relative, written in known.items():
         info = held.get(f"{path}/{relative}")
         _compare(f"{objects.url}/{path}/{relative}", written, info)
         if relative in adopted:
             raise InputError(f"the output {relative!r} was written and adopted from a shard; use two names")
         entries[relative] = Entry(relative, f"{path}/{relative}", written.size, written.sha256, written.checksum)
+    if adopted or streamed:
+        _refuse_files_as_folders(entries)
     return Manifest(tuple(entries[relative] for relative in sorted(entries)))
+
+
+def _refuse_files_as_folders(paths: Collection[str]) -> None:
+    """What was not written into one folder of files may not fit in one."""
+    for path in paths:
+        above = path
+        while above := above.rpartition("/")[0]:
+            if above in paths:
+                raise InputError(f"the output {above!r} is a file, and the folder of {path!r}; rename one of them")
 
 
 def _compare(where: str, written: Written, info: ObjectInfo | None) -> None:
