@@ -7,10 +7,10 @@ come back in the order of the items, whoever ran them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, Literal, TextIO, TypeVar, overload
 
 from marin_pipeline.core.arguments import check, classes_in, references
 from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output, OutputFile
@@ -31,6 +31,7 @@ from marin_pipeline.store.manifest import Entry, Manifest, build_manifest, entri
 from marin_pipeline.store.objects import NoAnswer, ObjectStore, put
 from marin_pipeline.store.output import FileSet
 from marin_pipeline.store.sealed import seal, unseal
+from marin_pipeline.store.streams import Streams
 
 R = TypeVar("R")
 
@@ -107,6 +108,15 @@ class ShardScope:
 
     out: Path
     """Folder for the shard's files."""
+    streams: Streams
+
+    @overload
+    def stream(self, name: str, mode: Literal["wb"] = "wb") -> AbstractContextManager[BinaryIO]: ...
+    @overload
+    def stream(self, name: str, mode: Literal["w"]) -> AbstractContextManager[TextIO]: ...
+    def stream(self, name: str, mode: Literal["wb", "w"] = "wb") -> AbstractContextManager[BinaryIO | TextIO]:
+        """Write a large file straight to the store."""
+        return self.streams.writing(name, mode)
 
     def log(self, message: str) -> None:
         """Write a line to the log of the step."""
@@ -253,13 +263,14 @@ def _compute(
     refuse_edited(task.files, function.__qualname__)
     try:
         with surroundings.kept():
-            returned = function(ShardScope(folder), item, **arguments)
+            streams = Streams(objects, path, folder)
+            returned = function(ShardScope(folder, streams), item, **arguments)
         refuse_edited(task.files, function.__qualname__)
         for _, reference in references([item, *arguments.values()], "arguments"):
             if isinstance(reference, LocalFile):
                 reference.refuse_changed()
         value = check(returned, hints.get("return", Any), what)
-        manifest = build_manifest(objects, folder, path, {})
+        manifest = build_manifest(objects, folder, path, {}, streams.finished())
         record_of = {"key": task.key, "attempt": task.attempt}
         tree = encode(value, what)
         refuse_secret_in(dumps(tree), what.removesuffix(" returned") + ": the returned value")

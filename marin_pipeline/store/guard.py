@@ -77,24 +77,27 @@ class GuardedWriter(ObjectWriter):
         self._name = name
         self._known = known
         self._before = b""
+        self._error: InputError | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append bytes.
 
         Raises:
-            InputError: when they hold the value of a secret; what was written is forgotten.
+            InputError: when they hold the value of a secret; then nothing can be made of it but `abort`.
         """
         left = memoryview(data).cast("B")
         for start in range(0, len(left), _BLOCK):
             block = self._before + bytes(left[start : start + _BLOCK])
             found = self._known.find(block)
             if found is not None:
-                self._writer.abort()
-                raise _refused(f"the output {self._name!r}", found)
+                self._error = _refused(f"the output {self._name!r}", found)
+                raise self._error
             self._before = _tail(block, self._known.overlap)
         return self._writer.write(data)
 
     def close(self) -> Written:
+        if self._error is not None:
+            raise self._error
         return self._writer.close()
 
     def abort(self) -> None:

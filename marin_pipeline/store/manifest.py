@@ -183,12 +183,20 @@ def publish_all(objects: ObjectStore, path: str) -> None:
         InputError: for a link among the files, or one that holds a secret.
     """
     files = [FileToPublish(*each) for each in files_below(objects.folder(path))]
+    _refuse_long(objects, path, [each.name for each in files])
     refuse_secrets(files)
     objects.publish(path, files)
 
 
-def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mapping[str, Entry]) -> Manifest:
-    """Publish the files of `folder` below `path` of the store and describe them, with the adopted entries among them.
+def build_manifest(
+    objects: ObjectStore,
+    folder: Path,
+    path: str,
+    adopted: Mapping[str, Entry],
+    streamed: Mapping[str, Written] | None = None,
+) -> Manifest:
+    """Publish the files of `folder` below `path` of the store and describe them, with what was streamed there and the
+    adopted entries among them.
 
     Raises:
         StoreError: when what the store holds is not what was written.
@@ -201,17 +209,35 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
         files = [FileToPublish(*each) for each in files_below(folder)]
     except OSError as error:
         raise explain_os_error(error, folder, "read what was written") from error
+    known = dict(streamed or {})
+    files = [each for each in files if each.name not in known]
+    _refuse_long(objects, path, [*known, *(each.name for each in files)])
     refuse_secrets(files)
-    known = dict(zip(files, objects.publish(path, files), strict=True))
+    known.update((each.name, written) for each, written in zip(files, objects.publish(path, files), strict=True))
     held = {info.path: info for info in objects.list(path)}
     entries = dict(adopted)
-    for (relative, _, _), written in known.items():
+    for relative, written in known.items():
         info = held.get(f"{path}/{relative}")
         _compare(f"{objects.url}/{path}/{relative}", written, info)
         if relative in adopted:
             raise InputError(f"the output {relative!r} was written and adopted from a shard; use two names")
         entries[relative] = Entry(relative, f"{path}/{relative}", written.size, written.sha256, written.checksum)
+    if (adopted or streamed) and (both := file_and_folder(entries)) is not None:
+        raise InputError(f"the output {both!r} is a file, and the folder of another one; rename it")
     return Manifest(tuple(entries[relative] for relative in sorted(entries)))
+
+
+def _refuse_long(objects: ObjectStore, path: str, names: Iterable[str]) -> None:
+    """Object stores take names of so many bytes in all, which is told before anything is uploaded."""
+    if objects.longest is None:
+        return
+    for name in names:
+        size = len(f"{path}/{name}".encode())
+        if size > objects.longest:
+            raise InputError(
+                f"the output {name!r} has a name that is {size - objects.longest} bytes too long to lie in "
+                f"{objects.url}/{path}; choose a shorter one"
+            )
 
 
 def _compare(where: str, written: Written, info: ObjectInfo | None) -> None:

@@ -14,6 +14,9 @@ from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.cache import fetched
 from marin_pipeline.store.objects import ObjectStore, Wanted
 
+LONGEST_NAME = 1024
+"""Bytes of an object's name in a bucket, with GCS and S3."""
+
 
 class RemoteObjects(ObjectStore):
     """Objects of a bucket below a prefix."""
@@ -22,6 +25,8 @@ class RemoteObjects(ObjectStore):
 
     def __init__(self, url: str) -> None:
         self.url = url
+        above = url.partition("://")[2].partition("/")[2].strip("/")
+        self.longest = LONGEST_NAME - len(f"{above}/".encode() if above else b"")
 
     def checked(self, path: str) -> str:
         """`path`, when it stays inside the prefix.
@@ -32,6 +37,8 @@ class RemoteObjects(ObjectStore):
         parts = path.split("/")
         if ".." in parts or "." in parts or path[:1] == "/" or "\0" in path:
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
+        if self.longest is not None and len(path) * 4 > self.longest and len(path.encode()) > self.longest:
+            raise StoreError(f"{self.url}/{path}: has a name of more than {LONGEST_NAME} bytes, which no bucket takes")
         return path
 
     @functools.cached_property

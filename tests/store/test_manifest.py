@@ -84,7 +84,9 @@ def test_a_name_that_is_not_utf_8_is_refused(objects: LocalObjects) -> None:
 
 def test_odd_but_valid_names_are_kept(objects: LocalObjects) -> None:
     out = objects.folder("steps/out")
-    names = sorted(["a b", "quote\"'", "a%2Fb", "A B", "u\u0308", "u\u0308n", "\u2028", "ünï", ".hidden", "-rf", "a\\b", "*"])
+    names = sorted(
+        ["a b", "quote\"'", "a%2Fb", "A B", "u\u0308", "u\u0308n", "\u2028", "ünï", ".hidden", "-rf", "a\\b", "*"]
+    )
     for name in names:
         (out / name).write_text(name)
     manifest = build_manifest(objects, out, "steps/out", {})

@@ -46,7 +46,9 @@ NAMES = sorted([f"parts/{number:03}" for number in range(30)] + ["a", "parts", "
 
 
 def manifest_of(names: list[str]) -> Manifest:
-    return Manifest(tuple(Entry(name, f"shards/x/{name}", number, f"{number:064x}") for number, name in enumerate(names)))
+    return Manifest(
+        tuple(Entry(name, f"shards/x/{name}", number, f"{number:064x}") for number, name in enumerate(names))
+    )
 
 
 def committed(objects: ObjectStore, manifest: Manifest) -> Commit:
