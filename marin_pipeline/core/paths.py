@@ -46,7 +46,7 @@ def _problem(path: str) -> str:
 
 
 def relative_path(path: str) -> str:
-    """`path` in its shortest form, if it stays inside the folder that it is relative to.
+    """`path` in its shortest form, as `pathlib` has it, if it stays inside the folder that it is relative to.
 
     Raises:
         DeclarationError: for an empty or absolute path, one with `..`, or one that no file of an output can have.
@@ -54,16 +54,6 @@ def relative_path(path: str) -> str:
     pure = PurePosixPath(path)
     if not path or pure.is_absolute() or ".." in pure.parts or str(pure) == ".":
         raise DeclarationError(f"{path!r} is not a path inside an output; give one relative to it, without '..'")
-    return output_path(str(pure))
-
-
-def output_path(path: str) -> str:
-    """`path`, if a file of an output can have it.
-
-    Raises:
-        DeclarationError: saying why not, and what to do.
-    """
-    problem = problem_with(path)
-    if problem:
+    if problem := problem_with(str(pure)):
         raise DeclarationError(f"{path!r} {problem}")
-    return path
+    return str(pure)

@@ -14,7 +14,7 @@ from marin_pipeline.core.artifact import Artifact, Output, content_digest
 from marin_pipeline.core.context import ShardResult
 from marin_pipeline.core.errors import DeclarationError, InputError, Stopped, StoreError
 from marin_pipeline.core.marks import annotations_of
-from marin_pipeline.core.paths import output_path
+from marin_pipeline.core.paths import relative_path
 from marin_pipeline.core.secrets import redacted
 from marin_pipeline.core.step import Declaration
 from marin_pipeline.run.chains import nearest_state
@@ -136,7 +136,7 @@ class RunContext:
 
     def adopt(self, result: ShardResult[Any], path: str, as_path: str | None = None) -> None:
         """Make a file of a shard a file of the output, under `as_path`, without copying it."""
-        target = output_path(as_path or path)
+        target = relative_path(as_path or path)
         if not isinstance(result, StoredShard):
             raise InputError(f"ctx.adopt: {result!r} is not what ctx.map returned")
         if path not in result.entries:
@@ -215,7 +215,7 @@ class _TestContext(RunContext):
 
     def adopt(self, result: ShardResult[Any], path: str, as_path: str | None = None) -> None:
         super().adopt(result, path, as_path)
-        target = self.out / output_path(as_path or path)
+        target = self.out / relative_path(as_path or path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((result / path).read_bytes())
 

@@ -136,17 +136,17 @@ def entries_of(trees: Iterable[Any]) -> tuple[Entry, ...]:
     if len(known) < len(paths) or paths != sorted(paths):
         raise ValueError("its files are not sorted, each once")
     if (both := file_and_folder(known)) is not None:
-        raise ValueError(f"{both!a} is a file and a folder")
+        raise ValueError(f"{both[0]!a} is a file, and the folder of {both[1]!a}")
     return entries
 
 
-def file_and_folder(paths: Collection[str]) -> str | None:
-    """A path that is the folder of another one, or None."""
+def file_and_folder(paths: Collection[str]) -> tuple[str, str] | None:
+    """A path and another one whose folder it would be, or None."""
     for path in paths:
         above = path
         while above := above.rpartition("/")[0]:
             if above in paths:
-                return above
+                return above, path
     return None
 
 
@@ -223,7 +223,7 @@ def build_manifest(
             raise InputError(f"the output {relative!r} was written and adopted from a shard; use two names")
         entries[relative] = Entry(relative, f"{path}/{relative}", written.size, written.sha256, written.checksum)
     if (adopted or streamed) and (both := file_and_folder(entries)) is not None:
-        raise InputError(f"the output {both!r} is a file, and the folder of another one; rename it")
+        raise InputError(f"the output {both[0]!r} is a file, and the folder of {both[1]!r}; rename one of them")
     return Manifest(tuple(entries[relative] for relative in sorted(entries)))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from marin_pipeline.core.errors import InputError
-from marin_pipeline.core.paths import output_path
+from marin_pipeline.core.paths import relative_path
 from marin_pipeline.store.guard import guarded
 from marin_pipeline.store.manifest import VALUE
 from marin_pipeline.store.objects import ObjectStore, ObjectWriter, Written
@@ -87,7 +87,7 @@ class Streams:
             return {name: each.written for name, each in self._done.items()}
 
     def _begun(self, name: str) -> str:
-        output_path(name)
+        name = relative_path(name)
         if name == VALUE:
             raise InputError(f"the output {VALUE!r} is kept for the returned value; use another name")
         with self._lock:
