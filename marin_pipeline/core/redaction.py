@@ -77,9 +77,10 @@ def _forms(value: str) -> Iterator[bytes]:
         texts |= {quoted, quoted.replace("%20", "+"), re.sub("%..", lambda code: code[0].lower(), quoted)}
     yield from (text.encode("utf-8", "surrogatepass") for text in texts)
     yield from (plain.hex().encode(), plain.hex().upper().encode())
-    # Of wide characters in either byte order what both have in common: all but the first or last zero bytes.
-    if value.isascii():
+    if value.isascii():  # of wide characters in either byte order what both have: all but zero bytes at one end
         yield from (value.encode("utf-16-le")[:-1], value.encode("utf-32-le")[:-3])
+    else:
+        yield from (value.encode(f"utf-{size}-{order}", "surrogatepass") for size in (16, 32) for order in ("le", "be"))
     # In base64 three bytes make four characters: what a value becomes depends on where it begins, as after `user:` in
     # the header of basic authentication. Characters that hold bits of its neighbours are left out.
     for shift, first in ((0, 0), (1, 2), (2, 3)):
