@@ -55,7 +55,7 @@ class Entry:
             raise ValueError(f"{entry.path!a} is no path inside an output")
         if not layout.is_of_an_output(entry.object):
             raise ValueError(f"{entry.path!a} is said to lie at {entry.object!a}, where no file of an output lies")
-        if type(entry.size) is not int or entry.size < 0 or not _SHA256.fullmatch(entry.sha256):
+        if type(entry.size) is not int or entry.size < 0 or not is_digest(entry.sha256):
             raise ValueError(f"the size or the sha256 of {entry.path!a} is none")
         if entry.checksum is not None and not is_path(entry.checksum):
             raise ValueError(f"the checksum of {entry.path!a} is none")
@@ -63,6 +63,11 @@ class Entry:
 
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(digest: object) -> bool:
+    """Whether something may be a sha256."""
+    return isinstance(digest, str) and _SHA256.fullmatch(digest) is not None
 
 
 @dataclass(frozen=True)
