@@ -20,7 +20,7 @@ from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.gcs_client import Place, Reply, Silence, all_of, in_thread, unanswered
 from marin_pipeline.store.objects import explain_os_error
 
-BLOCK = 2 * 2**20
+BLOCK = 2**20
 """Bytes that are handed on at a time, at most."""
 
 AT_ONCE = 4
@@ -209,7 +209,12 @@ async def _part(stream: Stream, block: bytes, descriptor: int, at: int) -> bytes
         digest.update(block)
 
     while block:
-        await in_thread(keep, block, at)
+        ahead = asyncio.ensure_future(stream.next())
+        try:
+            await in_thread(keep, block, at)
+        except BaseException:
+            ahead.cancel()
+            raise
         at += len(block)
-        block = await stream.next()
+        block = await ahead
     return digest.digest()
