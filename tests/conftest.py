@@ -16,6 +16,10 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.stores import s3_prefix, s3_server
+
+__all__ = ["s3_prefix", "s3_server"]
+
 # The same examples each time: a check that passes once passes again. `MARIN_TEST_PROFILE=searching` tries others.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("searching", deadline=None)

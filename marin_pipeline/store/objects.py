@@ -191,6 +191,10 @@ def open_objects(prefix: str) -> ObjectStore:
         from marin_pipeline.store.memory_objects import MemoryObjects
 
         return MemoryObjects.named(prefix)
+    if prefix.startswith("s3://"):
+        from marin_pipeline.store.s3_objects import S3Objects
+
+        return S3Objects(prefix)
     scheme, separator, rest = prefix.partition("://")
     if separator and scheme != "file":
         raise UsageError(f"--prefix {prefix}: {scheme}:// is not supported; use a local folder or memory://")

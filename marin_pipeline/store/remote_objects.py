@@ -30,7 +30,7 @@ class RemoteObjects(ObjectStore):
             StoreError: when it would lead out of the store.
         """
         parts = path.split("/")
-        if ".." in parts or "." in parts or path[:1] == "/" or "\0" in path:
+        if ".." in parts or "." in parts or "" in parts or "\0" in path or not _is_a_name(path):
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         return path
 
@@ -44,6 +44,8 @@ class RemoteObjects(ObjectStore):
         return target
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
+        for each in wanted:
+            self.checked(each.path)
         return fetched(self, wanted)
 
     @abstractmethod
@@ -53,3 +55,12 @@ class RemoteObjects(ObjectStore):
         Raises:
             FileNotFoundError: when there is no such object.
         """
+
+
+def _is_a_name(path: str) -> bool:
+    """Whether a path can be written in UTF-8; halves of characters cannot."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
