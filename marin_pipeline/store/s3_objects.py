@@ -254,7 +254,8 @@ class S3Objects(RemoteObjects):
                 if s3_errors.status_of(error) == 416:  # nothing is there from that byte on
                     return
                 explained = self._explained(error, path, "read")
-                if not isinstance(explained, NoAnswer) or not left:
+                # A request that was never answered has been tried again by obstore.
+                if not isinstance(explained, NoAnswer) or not left or tag is None:
                     raise explained from None
                 time.sleep(0.1 * 2 ** (RESUMED - left))
                 left -= 1
