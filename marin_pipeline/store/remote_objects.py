@@ -30,7 +30,8 @@ class RemoteObjects(ObjectStore):
             StoreError: when it would lead out of the store.
         """
         parts = path.split("/")
-        if ".." in parts or "." in parts or "" in parts or "\0" in path or not _is_a_name(path):
+        outside = ".." in parts or "." in parts or "" in parts or "\0" in path
+        if outside or not (path.isascii() or _is_text(path)):
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         return path
 
@@ -57,8 +58,8 @@ class RemoteObjects(ObjectStore):
         """
 
 
-def _is_a_name(path: str) -> bool:
-    """Whether a path can be written in UTF-8; halves of characters cannot."""
+def _is_text(path: str) -> bool:
+    """Whether a path has a form in UTF-8; halves of characters have none."""
     try:
         path.encode()
     except UnicodeEncodeError:

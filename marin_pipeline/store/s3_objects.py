@@ -81,6 +81,12 @@ class S3Objects(RemoteObjects):
         self._bytes = _client(self.url, bucket, key, timeout=900, silence=120)
         self._server = _endpoint() or "Amazon S3"
 
+    def is_there(self) -> bool:
+        try:
+            return any(self._records.list(chunk_size=1))
+        except Failed as error:
+            raise self._explained(error, "", "list") from None
+
     # Records ---------------------------------------------------------------------------------------------------------
 
     def read(self, path: str) -> Found | None:
