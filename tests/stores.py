@@ -102,8 +102,9 @@ def shared_prefix(request: pytest.FixtureRequest) -> str:
 def counts_for(request: pytest.FixtureRequest, kind: str, cases: int = 1, what: str = "") -> None:
     """Count a test, if it passes, for a store: as one case, or as many as it says the last time."""
     node = request.node
+    what = what or getattr(node.cls, "suite", "") or Path(node.path).stem.removeprefix("test_")
     node.user_properties[:] = [each for each in node.user_properties if each[:1] != ("store",)]
-    node.user_properties.append(("store", (what or Path(node.path).stem.removeprefix("test_"), kind, cases)))
+    node.user_properties.append(("store", (what, kind, cases)))
 
 
 def counted(reports: Iterable[pytest.TestReport]) -> Iterator[str]:

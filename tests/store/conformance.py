@@ -38,6 +38,9 @@ def read(objects: ObjectStore, path: str) -> Found:
 class Conformance:
     """The promises."""
 
+    suite = "conformance"
+    """What its tests are counted as."""
+
     rounds = 30
     """How often threads race in a test: fewer where a server takes a second to settle a race."""
 
