@@ -105,6 +105,8 @@ def _output(objects: ObjectStore, id: str, key: str, commit: Commit, names: Mapp
         yield f"adopted    {commit.finished}, commit {commit.number}"
         name = names.get(source.key, source.id)
         yield f"from       {name} {source.key[:8]}, made in {commit.seconds:.1f} s by its attempt {source.attempt}"
+    if commit.copied_from:
+        yield f"copied     from {commit.copied_from}"
     yield f"digest     {commit.output}"
     for role, record in commit.inputs.items():
         yield f"input      {role} = {_artifact(record.key, names)} with output {record.output[:8]}"

@@ -85,6 +85,15 @@ class Commit:
     """Whose output it is: a commit that lies under another key is damage. Empty in those of an earlier version."""
     adopted_from: Source | None = None
     """Where the output was taken from, when an equal result was there already; it falls with that commit."""
+    copied_from: str = ""
+    """URL of the store that it was copied from, without user and password; empty in what was made here."""
+
+    @property
+    def falls_with(self) -> Source | None:
+        """The commit whose end ends this one too. What was copied has all of its bytes here, and stands by itself:
+        `adopted_from` then speaks of the store that it came from.
+        """
+        return None if self.copied_from else self.adopted_from
 
     def tree(self) -> dict[str, Tree]:
         """The commit as JSON values."""
@@ -93,6 +102,8 @@ class Commit:
             del tree["adopted_from"]
         else:
             tree["adopted_from"] = vars(self.adopted_from)
+        if not self.copied_from:
+            del tree["copied_from"]
         return tree
 
     def dumps(self) -> bytes:
@@ -110,6 +121,7 @@ class Commit:
             tree = unseal(data)
             tree["inputs"] = {role: InputRecord(**record) for role, record in tree["inputs"].items()}
             tree.setdefault("key", "")
+            tree.setdefault("copied_from", "")
             source = tree.get("adopted_from")
             tree["adopted_from"] = None if source is None else Source(**source)
             if tree.keys() != cls.__dataclass_fields__.keys():
@@ -247,7 +259,7 @@ def _current(
         commit = _loaded(data, where, key)
     except CorruptOutput as error:
         return Look(number, None, invalidation, None, damage=str(error))
-    source = commit.adopted_from
+    source = commit.falls_with
     ended = source and read_invalidation(objects, source.id, source.key, source.number)
     if source and ended:
         text = f"adopted from {source.id} {source.key[:8]}, whose output was ended ({ended.reason}: {ended.text})"

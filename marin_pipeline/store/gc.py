@@ -373,7 +373,9 @@ class _Pass:
         if state.refers_unknown or (state.current is not None and state.current.attempt == attempt):
             return None
         time = state.ended.get(attempt, attempt)
-        return time if moment(time) else self._seen.get(self._attempt(state, attempt), "")
+        if moment(time) is None:
+            return self._seen.get(self._attempt(state, attempt), "")
+        return max([time, *state.copied(attempt)], key=lambda each: moment(each) or self._since)
 
     def _garbage_attempts(self, state: KeyState, named: set[str]) -> dict[str, int]:
         """Attempts of a key that can go, with their bytes."""

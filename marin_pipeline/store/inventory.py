@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.core.key import artifact_keys
 from marin_pipeline.store import layout
+from marin_pipeline.store.clock import moment
 from marin_pipeline.store.commit import Commit, read_commit
 from marin_pipeline.store.manifest import Manifest
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore
@@ -60,8 +61,14 @@ class KeyState:
     @property
     def source(self) -> str | None:
         """Folder of the key that the current commit was adopted from; it counts for as long as that one's does."""
-        source = self.current and self.current.adopted_from
+        source = self.current and self.current.falls_with
         return layout.step(source.id, source.key) if source else None
+
+    def copied(self, attempt: str) -> list[str]:
+        """When files of an attempt were copied here from another store, as times."""
+        start = f"{self.path}/attempts/{attempt}/copied/"
+        names = [info.path[len(start) :] for info in self.infos if info.path.startswith(start)]
+        return [name for name in names if moment(name)]
 
     def below(self, folder: str) -> Mapping[str, int]:
         """Bytes by the names directly below one of its folders."""
@@ -126,7 +133,7 @@ def _add_commit(objects: ObjectStore, state: KeyState, number: int) -> None:
             state.damaged.append(problem)
             state.refers_unknown = True
         return
-    source = commit.adopted_from
+    source = commit.falls_with
     end = layout.invalidation(source.id, source.key, source.number) if source and number == state.number else ""
     has_fallen = bool(end) and objects.read(end) is not None
     if number < state.number:

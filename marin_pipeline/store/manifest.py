@@ -141,6 +141,15 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
     return Manifest(tuple(entries[relative] for relative in sorted(entries)))
 
 
+def checksums_differ(one: str | None, other: str | None) -> bool:
+    """Whether two checksums say that bytes differ: they say nothing when one is unknown, or when they are of two kinds
+    (`md5:…` and `crc32c:…`), as those of two stores are.
+    """
+    if one is None or other is None or one.partition(":")[0] != other.partition(":")[0]:
+        return False
+    return one != other
+
+
 def _compare(where: str, written: Written, info: ObjectInfo | None) -> None:
     """Hold what was written against what the store says it has.
 
@@ -151,7 +160,7 @@ def _compare(where: str, written: Written, info: ObjectInfo | None) -> None:
         state = "is missing there"
     elif info.size != written.size:
         state = f"has {info.size} bytes there, not {written.size}"
-    elif None not in (info.checksum, written.checksum) and info.checksum != written.checksum:
+    elif checksums_differ(info.checksum, written.checksum):
         state = f"has the checksum {info.checksum} there, not {written.checksum}"
     else:
         return

@@ -18,7 +18,7 @@ from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.inventory import read_manifest
-from marin_pipeline.store.manifest import VALUE, Entry, Manifest
+from marin_pipeline.store.manifest import VALUE, Entry, Manifest, checksums_differ
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore
 
 Level = Literal["present", "intact", "full"]
@@ -131,7 +131,7 @@ class Verifier:
             return
         elif info.size != entry.size:
             self._add(verified, f"has {info.size} bytes, but {entry.size} were committed", entry.object)
-        elif None not in (info.checksum, entry.checksum) and info.checksum != entry.checksum:
+        elif checksums_differ(info.checksum, entry.checksum):
             self._add(verified, "has another checksum than was committed", entry.object)
         elif self._level == "full":
             self._check_bytes(verified, entry)
