@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from threading import Event, Lock
 from urllib.parse import urlsplit, urlunsplit
 
-from marin_pipeline.core.artifact import ContentHash, content_digest
+from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
@@ -238,9 +237,12 @@ class _Copy:
         Raises:
             StoreError: when it is not.
         """
-        same = info is not None and info.size == entry.size and not checksums_differ(info.checksum, entry.checksum)
-        if same and self._target.in_place:
-            same = content_digest(Path(self._target.url) / entry.object) == entry.sha256
+        same = info is not None and info.size == entry.size
+        if info is not None and same and (self._target.in_place or checksums_differ(info.checksum, entry.checksum)):
+            content = ContentHash()
+            for block in self._target.blocks(entry.object):
+                content.update(block)
+            same = content.hexdigest() == entry.sha256
         if not same:
             where = self._where(entry, self._target)
             raise StoreError(f"{where}: other bytes lie there than those that are copied; delete it, and copy again")

@@ -145,9 +145,9 @@ def checksums_differ(one: str | None, other: str | None) -> bool:
     """Whether two checksums say that bytes differ: they say nothing when one is unknown, or when they are of two kinds
     (`md5:…` and `crc32c:…`), as those of two stores are.
     """
-    if one is None or other is None or one.partition(":")[0] != other.partition(":")[0]:
+    if one is None or other is None or one == other:
         return False
-    return one != other
+    return one.rpartition(":")[0] == other.rpartition(":")[0]
 
 
 def _compare(where: str, written: Written, info: ObjectInfo | None) -> None:

@@ -131,9 +131,8 @@ class Verifier:
             return
         elif info.size != entry.size:
             self._add(verified, f"has {info.size} bytes, but {entry.size} were committed", entry.object)
-        elif checksums_differ(info.checksum, entry.checksum):
-            self._add(verified, "has another checksum than was committed", entry.object)
-        elif self._level == "full":
+        elif self._level == "full" or checksums_differ(info.checksum, entry.checksum):
+            # A store may say something else of the same bytes, as of a copy that came in other parts: sha256 decides.
             self._check_bytes(verified, entry)
 
     def _check_bytes(self, verified: Verified, entry: Entry) -> None:

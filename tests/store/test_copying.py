@@ -26,7 +26,7 @@ from marin_pipeline.store.gc import collect
 from marin_pipeline.store.inventory import read_manifest
 from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
 from marin_pipeline.store.names import key_folders
-from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.objects import ObjectInfo, ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 from marin_pipeline.store.verify import Verifier
 from tests.faults.faulty_objects import Fault, FaultyObjects
@@ -400,3 +400,32 @@ def test_checksums_of_two_kinds_say_nothing() -> None:
     assert not checksums_differ("md5:a", "crc32c:b")
     assert not checksums_differ(None, "md5:a")
     assert checksums_differ("md5:a", "md5:b")
+    assert checksums_differ("a", "b-2")
+
+
+class Saying(FaultyObjects):
+    """A store that says a checksum of each object."""
+
+    def list(self, folder: str) -> list[ObjectInfo]:
+        return [replace(info, checksum=uuid.uuid4().hex) for info in super().list(folder)]
+
+
+def test_where_a_store_says_another_checksum_of_a_copy_its_bytes_decide(inline: Bench, tmp_path: Path) -> None:
+    commit = made(inline, WORDS)
+    path = inline.prefix / layout.manifest(step_id(WORDS), WORDS.key, commit.attempt)
+    manifest = Manifest(tuple(replace(each, checksum="ab") for each in entries(inline.objects, WORDS)))
+    path.write_bytes(manifest.dumps())
+    commit = replace(commit, manifest=hashlib.sha256(manifest.dumps()).hexdigest())
+    target = Saying(open_objects(str(tmp_path / "target")), lambda operation, path: None)
+    copy_output(inline.objects, target, step_id(WORDS), WORDS.key, commit)
+    short = WORDS.key[:16]
+    verified = Verifier(target, "intact").verify(step_id(WORDS), short)
+    assert verified is not None
+    assert verified.ok
+    words = tmp_path / "target" / next(each.object for each in manifest.entries if each.path == "words.txt")
+    words.write_bytes(words.read_bytes()[::-1])
+    verified = Verifier(target, "intact").verify(step_id(WORDS), short)
+    assert verified is not None
+    assert [finding.what for finding in verified.findings] == [
+        "its bytes are not those that were committed (sha256 differs)"
+    ]
