@@ -113,6 +113,10 @@ def _copy_manifest(source: ObjectStore, target: ObjectStore, path: str, commit: 
         raise StoreError(f"{target.url}/{path}: another manifest lies there; delete it, and copy again")
 
 
+class _Stopped(Exception):
+    """Another object's copy has failed."""
+
+
 class _Copy:
     """The objects of one output on their way."""
 
@@ -173,9 +177,9 @@ class _Copy:
             finally:
                 self._stopped.set()
                 pool.shutdown(cancel_futures=True)
-        for each in running:
-            if not each.cancelled():
-                each.result()
+        errors = [error for each in running if not each.cancelled() and (error := each.exception()) is not None]
+        if errors:  # the first that is no consequence of another
+            raise next((error for error in errors if not isinstance(error, _Stopped)), errors[0])
 
     def _where(self, entry: Entry, objects: ObjectStore | None = None) -> str:
         return f"{(objects or self._source).url}/{entry.object} (the file {entry.path!r})"
@@ -216,7 +220,7 @@ class _Copy:
                 if kept:
                     yield kept
                 if self._stopped.is_set():
-                    raise StoreError(f"{self._where(entry)}: the copy was stopped")
+                    raise _Stopped
                 content.update(block)
                 kept = bytes(block)
                 if content.size > entry.size:
