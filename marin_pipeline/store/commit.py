@@ -47,6 +47,9 @@ class Source:
         return {"id": self.id, "key": self.key, "number": self.number}
 
 
+_OPTIONAL = ("adopted_from", "origin", "target")
+
+
 @dataclass(frozen=True)
 class Commit:
     """The record that makes an attempt the output of its key."""
@@ -85,15 +88,19 @@ class Commit:
     """Whose output it is: a commit that lies under another key is damage. Empty in those of an earlier version."""
     adopted_from: Source | None = None
     """Where the output was taken from, when an equal result was there already; it falls with that commit."""
+    origin: str = ""
+    """Digest of the record of the run that made it: code, packages, machine. Empty where nobody wrote one."""
+    target: Mapping[str, Any] | None = None
+    """Where the step's function is found in the code of that run: `module`, `file` (relative to the project's root),
+    `qualname`, and `main`, whether it was run as a program."""
 
     def tree(self) -> dict[str, Tree]:
         """The commit as JSON values."""
         tree = {**vars(self), "inputs": {role: record._asdict() for role, record in self.inputs.items()}}
-        if self.adopted_from is None:
-            del tree["adopted_from"]
-        else:
+        if self.adopted_from is not None:
             tree["adopted_from"] = vars(self.adopted_from)
-        return tree
+        # What a commit does not have is left out, so that those of earlier versions stay as they are.
+        return {name: value for name, value in tree.items() if value or name not in _OPTIONAL}
 
     def dumps(self) -> bytes:
         """The bytes that are written."""
@@ -112,6 +119,8 @@ class Commit:
             tree.setdefault("key", "")
             source = tree.get("adopted_from")
             tree["adopted_from"] = None if source is None else Source(**source)
+            tree.setdefault("origin", "")
+            tree.setdefault("target", None)
             if tree.keys() != cls.__dataclass_fields__.keys():
                 raise ValueError(f"its fields are {', '.join(sorted(tree))}")
             # A plan reads thousands, and the __init__ of a frozen dataclass, which sets each field by a call, takes as
