@@ -108,9 +108,7 @@ def _differences(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> list[Dif
             continue
         change = "extra" if left is None else "missing" if right is None else "different"
         sizes = left.size if left else None, right.size if right else None
-        found.append(
-            Difference(path, change, sizes, (left.sha256 if left else None, right.sha256 if right else None))
-        )
+        found.append(Difference(path, change, sizes, (left.sha256 if left else None, right.sha256 if right else None)))
     return found
 
 

@@ -116,9 +116,7 @@ def _base(target: Target) -> str | None:
     return path[: -len(tail) - 1] if path.endswith(os.sep + tail) else None
 
 
-def run_with(
-    code: RecordedCode, python: str, request: Request, event: Callable[[Mapping[str, Tree]], None]
-) -> int:
+def run_with(code: RecordedCode, python: str, request: Request, event: Callable[[Mapping[str, Tree]], None]) -> int:
     """Run steps in a process with this code, and tell what it tells.
 
     Returns:

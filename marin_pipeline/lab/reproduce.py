@@ -117,7 +117,9 @@ def reproduce(source: ObjectStore, steps: Sequence[Recorded], key: str, asked: A
             if not work.runs:
                 outcome.steps.append(_already_there(source, to, target))
             else:
-                _run_again(Reproduction(source, to, work, scratch, asked.environment, reporter.tell), asked, outcome, reporter)
+                _run_again(
+                    Reproduction(source, to, work, scratch, asked.environment, reporter.tell), asked, outcome, reporter
+                )
         except CorruptOutput as error:
             outcome.damaged, _, outcome.damage = str(error).partition(": ")
         if asked.to is not None or (outcome.exit_code not in (0, 130) and to.is_there()):
@@ -160,7 +162,9 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
         def event(tree: Mapping[str, Tree]) -> None:
             if tree["event"] == "summary":
                 done = ("done", "cached")
-                outcome.failed += [step for step in tree["steps"] if step["key"] in by_key and step["status"] not in done]
+                outcome.failed += [
+                    step for step in tree["steps"] if step["key"] in by_key and step["status"] not in done
+                ]
                 return
             if tree["event"] != "plan":
                 reporter.event(tree)

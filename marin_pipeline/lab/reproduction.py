@@ -185,7 +185,9 @@ class Reproduction:
             assert step.origin is not None
             if step.origin.snapshot not in self.codes:
                 folder = self.scratch / "code" / step.origin.snapshot[:16]
-                self.codes[step.origin.snapshot] = RecordedCode(read_snapshot(self.source, step.origin.snapshot), folder)
+                self.codes[step.origin.snapshot] = RecordedCode(
+                    read_snapshot(self.source, step.origin.snapshot), folder
+                )
         for step in self.work.runs:
             for sha256, name in step.files:
                 _fetch_file(self.source, sha256, self.scratch / "files" / sha256 / name)
@@ -315,4 +317,6 @@ def _fetch_file(source: ObjectStore, sha256: str, target: Path) -> None:
     except OSError as error:
         raise StoreError(f"{source.url}/{path}: cannot be fetched ({error.strerror or error})") from error
     if content.hexdigest() != sha256:
-        raise CorruptOutput(f"{source.url}/{path}: its bytes are not those of the file {target.name!r} that was recorded")
+        raise CorruptOutput(
+            f"{source.url}/{path}: its bytes are not those of the file {target.name!r} that was recorded"
+        )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from marin_pipeline.core.graph import Node
+from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.run.plan import ACCEPT_OR_RERUN
 from marin_pipeline.store.commit import Commit
 
 Outcome = Literal["cached", "done", "failed", "blocked"]
@@ -25,6 +26,23 @@ class Settled:
     """The output was made by other code; nothing new is built on it."""
     stopped: bool = False
     """It was at work when the run was stopped."""
+
+
+def why_blocked(node: Node, graph: Graph, settled: Mapping[str, Settled], selected: Set[str] | None) -> str:
+    """Why a step that is to be made cannot be, by how its dependencies came out; empty when it can.
+
+    Args:
+        selected: keys that may run; None for all.
+    """
+    for key in node.depends_on:
+        name = graph.nodes[key].name
+        if settled[key].outcome in ("failed", "blocked"):
+            return f"blocked by {name}"
+        if settled[key].drifted:
+            return f"drift: {name} was made by other code than the present one; say {ACCEPT_OR_RERUN}"
+    if selected is not None and node.key not in selected:
+        return "was left out by --only, and has no output yet; run without --only, or run it first"
+    return ""
 
 
 @dataclass(frozen=True)
