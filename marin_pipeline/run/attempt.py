@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -28,6 +28,7 @@ from marin_pipeline.run.fingerprint import fingerprint
 from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
+from marin_pipeline.store.kept_files import keep_file
 from marin_pipeline.store.manifest import VALUE, build_manifest
 from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, explain_os_error, put
 
@@ -115,9 +116,7 @@ def run_attempt(
     with surroundings.kept():
         returned = step.fn(context, **arguments)
     refuse_edited(task.files, step.where)
-    for _, reference in references_in(arguments, "arguments"):
-        if isinstance(reference, LocalFile):
-            reference.refuse_changed()
+    _keep_files(objects, arguments)
     if not context.out.is_dir():
         raise InputError(f"{step.where}: removed ctx.out, the folder of its output; leave it there")
     value = check(returned, step.returns, f"{step.where}: the returned value")
@@ -144,6 +143,19 @@ def run_attempt(
         worked=context.worked,
         fingerprint=json.loads(json.dumps(fingerprint())),
     )
+
+
+def _keep_files(objects: ObjectStore, arguments: Mapping[str, Any]) -> None:
+    """Check that the files of this machine that a step was given are as they were, and keep what is in them."""
+    files = {
+        reference.sha256: reference
+        for _, reference in references_in(arguments, "arguments")
+        if isinstance(reference, LocalFile)
+    }
+    for file in files.values():
+        file.refuse_changed()
+        keep_file(objects, file.path, file.sha256, file.size)
+        file.refuse_changed()
 
 
 def describe_failure(error: BaseException, task: Task) -> Failed:

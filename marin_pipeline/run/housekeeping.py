@@ -261,6 +261,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "work": ("part",),
     "shard": ("shard",),
     "scratch": ("scratch", "scratch"),
+    "provenance": ("origin", "origins"),
 }
 """What each kind is called: one, and many where that is not one with an s."""
 

@@ -47,6 +47,9 @@ class Source:
         return {"id": self.id, "key": self.key, "number": self.number}
 
 
+_OPTIONAL = ("adopted_from", "copied_from", "origin", "target")
+
+
 @dataclass(frozen=True)
 class Commit:
     """The record that makes an attempt the output of its key."""
@@ -88,6 +91,12 @@ class Commit:
     copied_from: str = ""
     """URL of the store that it was copied from, without user and password; empty in what was made here."""
 
+    origin: str = ""
+    """Digest of the record of the run that made it: code, packages, machine. Empty where nobody wrote one."""
+    target: Mapping[str, Any] | None = None
+    """Where the step's function is found in the code of that run: `module`, `file` (relative to the project's root),
+    `qualname`, and `main`, whether it was run as a program."""
+
     @property
     def falls_with(self) -> Source | None:
         """The commit whose end ends this one too. What was copied has all of its bytes here, and stands by itself:
@@ -98,13 +107,10 @@ class Commit:
     def tree(self) -> dict[str, Tree]:
         """The commit as JSON values."""
         tree = {**vars(self), "inputs": {role: record._asdict() for role, record in self.inputs.items()}}
-        if self.adopted_from is None:
-            del tree["adopted_from"]
-        else:
+        if self.adopted_from is not None:
             tree["adopted_from"] = vars(self.adopted_from)
-        if not self.copied_from:
-            del tree["copied_from"]
-        return tree
+        # What a commit does not have is left out, so that those of earlier versions stay as they are.
+        return {name: value for name, value in tree.items() if value or name not in _OPTIONAL}
 
     def dumps(self) -> bytes:
         """The bytes that are written."""
@@ -124,6 +130,8 @@ class Commit:
             tree.setdefault("copied_from", "")
             source = tree.get("adopted_from")
             tree["adopted_from"] = None if source is None else Source(**source)
+            tree.setdefault("origin", "")
+            tree.setdefault("target", None)
             if tree.keys() != cls.__dataclass_fields__.keys():
                 raise ValueError(f"its fields are {', '.join(sorted(tree))}")
             # A plan reads thousands, and the __init__ of a frozen dataclass, which sets each field by a call, takes as

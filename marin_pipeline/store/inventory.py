@@ -17,6 +17,7 @@ from marin_pipeline.store.clock import moment
 from marin_pipeline.store.commit import Commit, read_commit
 from marin_pipeline.store.manifest import Manifest
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore
+from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.records import parsed
 
 T = TypeVar("T")
@@ -46,6 +47,8 @@ class KeyState:
     """Keys that it was made from, by its current commit and its spec."""
     refers: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """Objects outside of an attempt that the manifest of a committed attempt names, by attempt."""
+    names: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """What the commit of an attempt names beside its files (see `provenance`), by attempt."""
     damaged: list[str] = field(default_factory=list[str])
     """Records that cannot be read, with the remedy."""
     needs_unknown: bool = False
@@ -133,6 +136,7 @@ def _add_commit(objects: ObjectStore, state: KeyState, number: int) -> None:
             state.damaged.append(problem)
             state.refers_unknown = True
         return
+    state.names[commit.attempt] = named_by(commit)
     source = commit.falls_with
     end = layout.invalidation(source.id, source.key, source.number) if source and number == state.number else ""
     has_fallen = bool(end) and objects.read(end) is not None
