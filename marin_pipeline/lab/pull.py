@@ -27,12 +27,13 @@ from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.store.commit import Look, look, look_many
 from marin_pipeline.store.copying import checked_spec, copy_output
-from marin_pipeline.store.inventory import in_parallel, read_manifest
+from marin_pipeline.store.inventory import in_parallel
 from marin_pipeline.store.kept_files import copy_file, file_digests
 from marin_pipeline.store.manifest import VALUE
 from marin_pipeline.store.names import give_name
 from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, open_objects
 from marin_pipeline.store.origins import keep_origin, read_origin
+from marin_pipeline.store.pages import read_manifest
 from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 
 FAILED = 4

@@ -22,9 +22,9 @@ from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
-from marin_pipeline.store.inventory import read_manifest
 from marin_pipeline.store.manifest import Entry, checksums_differ
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, put, together
+from marin_pipeline.store.pages import read_manifest
 
 AT_ONCE = 8
 """Objects that are copied at the same time."""
