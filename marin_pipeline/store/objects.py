@@ -262,6 +262,15 @@ def put(objects: ObjectStore, path: str, data: bytes) -> Found:
         return found
 
 
+def holds(objects: ObjectStore, path: str) -> bool:
+    """Whether an object is there, whatever it holds."""
+    try:
+        next(iter(objects.blocks(path, 0, 1)), None)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def answered(call: Callable[[], T]) -> T:
     """What a call returns that only reads; a store that does not answer is asked again for some seconds.
 

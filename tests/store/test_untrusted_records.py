@@ -59,7 +59,7 @@ WRONG = [
     *({"object": path} for path in ("names/me/x@/1.json", "a", "stepsx/a", "tmp/1d/a", "code/x.zip", "steps")),
     *({"size": size} for size in (-1, 1.5, "1", None, True, [])),
     *({"sha256": digest} for digest in ("", "0" * 63, "0" * 65, "G" * 64, "A" * 64, "0" * 64 + "\n", None, 5, "../a")),
-    *({"checksum": checksum} for checksum in (5, [], "a\0b", "../a")),
+    *({"checksum": checksum} for checksum in (5, [], "a\0b", "a\nb")),
     {"other": 1},
     {"path": ...},
     {"sha256": ...},
