@@ -101,6 +101,7 @@ def adopt(
             finished=at,
             key=node.key,
             adopted_from=source,
+            unpinned=node.unpinned,
         )
         winner, _ = publish(objects, node, claimed, taken)
         return winner

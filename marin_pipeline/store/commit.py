@@ -85,6 +85,8 @@ class Commit:
     """Whose output it is: a commit that lies under another key is damage. Empty in those of an earlier version."""
     adopted_from: Source | None = None
     """Where the output was taken from, when an equal result was there already; it falls with that commit."""
+    unpinned: tuple[str, ...] = ()
+    """Names of what it was made from and no key fixes, such as an address without a digest."""
 
     def tree(self) -> dict[str, Tree]:
         """The commit as JSON values."""
@@ -93,6 +95,10 @@ class Commit:
             del tree["adopted_from"]
         else:
             tree["adopted_from"] = vars(self.adopted_from)
+        if self.unpinned:
+            tree["unpinned"] = list(self.unpinned)
+        else:
+            del tree["unpinned"]
         return tree
 
     def dumps(self) -> bytes:
@@ -112,6 +118,7 @@ class Commit:
             tree.setdefault("key", "")
             source = tree.get("adopted_from")
             tree["adopted_from"] = None if source is None else Source(**source)
+            tree["unpinned"] = tuple(tree.get("unpinned", ()))
             if tree.keys() != cls.__dataclass_fields__.keys():
                 raise ValueError(f"its fields are {', '.join(sorted(tree))}")
             # A plan reads thousands, and the __init__ of a frozen dataclass, which sets each field by a call, takes as
