@@ -160,7 +160,7 @@ def _bucket(address: Address) -> Address:
 
 def _hub(url: str, rest: str) -> Address:
     found = _HUB.fullmatch(rest)
-    if found is None or found["revision"] == "":
+    if found is None or found["revision"] == "" or found["repository"].startswith(("datasets/", "models/", "spaces/")):
         raise InputError(
             f"{url!r}: an address of the hub is written hf://datasets/OWNER/NAME@REVISION/path (hf://OWNER/NAME@… of a "
             "model); the path may be left out, or have wildcards"
