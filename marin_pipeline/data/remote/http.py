@@ -253,9 +253,8 @@ def _kind(error: BaseException) -> str:
     """What went wrong, in a word or two; the texts of the libraries repeat addresses, with signatures in them."""
     inner: Any = error
     for _ in range(5):
-        reason = getattr(inner, "reason", None) or next(
-            (each for each in inner.args if isinstance(each, Exception)), None
-        )
+        told = (getattr(inner, "reason", None), *inner.args, inner.__cause__)
+        reason = next((each for each in told if isinstance(each, BaseException)), None)
         if not isinstance(reason, BaseException):
             break
         inner = reason

@@ -126,6 +126,9 @@ class Taking:
 
     def begin(self, state: State | None) -> None:
         """Begin at 0, with bytes of `state`."""
+        if self._context is not None and self.size == 0:
+            self.state, self.joined = state, False
+            return
         self.close(keep=False)
         self.state = state
         self.size = 0
@@ -180,6 +183,13 @@ class Taking:
     def is_whole(self) -> bool:
         """Whether all is there, as far as the size tells."""
         return self.state is not None and self.state.size is not None and self.size == self.state.size
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether other bytes than those that were expected may be no fault of the place: they were put together of
+        several answers, or nothing told where they end. Then one more answer, of the whole, decides.
+        """
+        return self.joined or self.state is None or self.state.size is None
 
     def difference(self) -> str:
         """What is wrong with the whole; empty when nothing is."""
@@ -262,18 +272,17 @@ def transfer(
     taking = Taking(place, expected, output, kept)
     try:
         from_before = taking.begin_with_kept()
-        best, failures, answers = taking.size, 0, 0
+        best, failures, answers, doubted = taking.size, 0, 0, False
         while True:
             watch.taken[index] = taking.size
             try:
                 if not taking.is_whole:
                     answers += 1
                     _read(place, taking, watch, index)
-                if taking.difference() and taking.joined:
-                    # What was put together may be of a server that broke its word: the bytes of one answer decide.
-                    taking.forget()
-                    from_before = 0
-                    raise Broken("the digest was another when all was there")
+                problem = taking.difference()
+                if problem and not doubted and taking.is_doubtful:
+                    doubted = True
+                    raise Mistaken(f"the bytes have the {problem}")
                 break
             except Broken as broken:
                 if isinstance(broken, Mistaken):
@@ -282,7 +291,7 @@ def transfer(
                 failures = 1 if taking.size >= best + GAIN else failures + 1
                 best = max(best, taking.size)
                 _wait(place.shown, broken, failures, patience, watch, log)
-        problem, size = taking.difference(), taking.size
+        size = taking.size
         if problem:
             taking.forget()
             raise InputError(
