@@ -29,6 +29,8 @@ class Act:
     """Bytes of the body after which the connection ends."""
     silent: float = 0.0
     """Seconds before the first byte of the body."""
+    holds: int | None = None
+    """Bytes of the body after which nothing comes for a minute, or until the client has gone."""
     drip: int | None = None
     """Bytes of each piece of the body, with a pause after it."""
     changes: Callable[[Served], None] | None = None
@@ -223,6 +225,11 @@ class Handler(BaseHTTPRequestHandler):
             piece = body[place : place + step]
             if act.framing == "chunked":
                 piece = f"{len(piece):x}\r\n".encode() + piece + b"\r\n"
+            if act.holds is not None and place + len(piece) > act.holds:
+                self.wfile.write(piece[: act.holds - place])
+                self.connection.settimeout(60)
+                self.connection.recv(1)
+                return
             self.wfile.write(piece)
             if act.drip:
                 self.wfile.flush()

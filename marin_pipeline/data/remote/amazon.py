@@ -88,7 +88,7 @@ class _Object:
         self.state = State(validator, meta["size"], {name: text for name, text in facts.items() if text})
         if stop != meta["size"] or (self.start and (state is None or not self.state.is_same(state))):
             raise Mistaken("other bytes than those that were asked for")
-        self._stream = found.stream(min_chunk_size=BLOCK)
+        self._stream: Any = found.stream(min_chunk_size=BLOCK)
 
     def blocks(self) -> Iterator[bytes]:
         stream = iter(self._stream)
@@ -98,8 +98,11 @@ class _Object:
                 return
             yield bytes(block)
 
+    def interrupt(self) -> None:
+        """The stream ends at its stall."""
+
     def close(self) -> None:
-        """The stream ends when nobody holds it, or at its stall."""
+        self._stream = None
 
 
 def _asked(shown: str, call: Callable[[], Any]) -> Any:

@@ -29,7 +29,7 @@ class GoogleStorage:
 
     def __init__(self, stall: float) -> None:
         self._stall = stall
-        self._files = _file_system()
+        self._files = file_system()
 
     def objects(self, address: Address) -> list[tuple[str, HttpFile]]:
         """The objects that an address names, by their names, sorted.
@@ -105,7 +105,7 @@ class GoogleStorage:
 
 
 @functools.cache
-def _file_system() -> Any:
+def file_system() -> Any:
     # Without it gcsfs asks over another protocol what kind of bucket it is, which emulators do not answer for a minute.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import gcsfs

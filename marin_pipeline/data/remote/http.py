@@ -211,9 +211,11 @@ class _Body:
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise Broken(f"the connection broke ({_kind(error)})") from None
 
-    def close(self) -> None:
-        with suppress(Exception):  # there may be no connection any more
+    def interrupt(self) -> None:
+        with suppress(ValueError, RuntimeError, OSError):  # there may be no connection any more
             self._response.raw.shutdown()
+
+    def close(self) -> None:
         self._response.close()
 
 

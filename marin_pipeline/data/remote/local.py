@@ -53,5 +53,8 @@ class _Copy:
         if changed:
             raise Broken("was written while it was read")
 
+    def interrupt(self) -> None:
+        """A disk answers."""
+
     def close(self) -> None:
-        """Nothing is open between two blocks that would have to be."""
+        """What is open is closed with its blocks."""

@@ -58,8 +58,12 @@ class Reply(Protocol):
         """
         ...
 
+    def interrupt(self) -> None:
+        """End what another thread reads, where that is possible; else its stall ends it."""
+        ...
+
     def close(self) -> None:
-        """Let go of the connection, also while another thread reads."""
+        """Let go of the connection."""
         ...
 
 

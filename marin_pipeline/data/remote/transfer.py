@@ -73,7 +73,7 @@ class Watch:
         with self._lock:
             replies = list(self._replies)
         for reply in replies:
-            reply.close()
+            reply.interrupt()
 
     def reading(self, reply: Reply) -> None:
         """Note what is to be closed when it is time to end."""

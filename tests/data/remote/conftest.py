@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -58,11 +58,13 @@ class Reader:
             target.unlink()
             raise
 
-    def read(self, place: Place, patience: Patience = QUICK, **expected: str) -> tuple[bytes, Fetched]:
+    def read(
+        self, place: Place, expected: Mapping[str, str] | None = None, patience: Patience = QUICK
+    ) -> tuple[bytes, Fetched]:
         """The bytes, and how it came out."""
         fetched = transfer(
             place,
-            {**place.digests, **expected},
+            {**place.digests, **(expected or {})},
             self._opened,
             Kept(self.work, self.part).of(place),
             patience=patience,

@@ -115,7 +115,7 @@ def test_a_server_that_only_lies_is_given_up(server: HttpServer, reader: Reader)
 def test_other_bytes_in_a_true_looking_range_are_found_by_the_digest(server: HttpServer, reader: Reader) -> None:
     server.serve("/file", DATA * 2, Act(cut=500), Act(shift=1, says_length=2 * len(DATA) - 501), Act(shift=-8))
     whole = hashlib.sha256(DATA * 2).hexdigest()
-    assert reader.read(web(server), sha256=whole)[0] == DATA * 2
+    assert reader.read(web(server), {"sha256": whole})[0] == DATA * 2
     assert ranges(server)[-1] == ""
 
 
@@ -123,7 +123,7 @@ def test_another_digest_is_an_error_that_shows_both_and_leaves_nothing(server: H
     server.serve("/file", OTHER)
     found = hashlib.sha256(OTHER).hexdigest()
     with pytest.raises(InputError, match=f"1,024 bytes have the sha256 {found}, not {SHA256}; the file was changed"):
-        reader.read(web(server), sha256=SHA256)
+        reader.read(web(server), {"sha256": SHA256})
     assert not (reader.folder / "file").exists()
     assert reader.left == []
     assert len(server.asked) == 1
@@ -153,14 +153,14 @@ def test_a_body_whose_end_nothing_tells_needs_a_digest(server: HttpServer, reade
     server.serve("/file", DATA, then=Act(framing="close"))
     with pytest.raises(InputError, match=r"does not say how long it is.*give the source a sha256"):
         reader.read(web(server))
-    assert reader.read(web(server, must_have_length=False), sha256=SHA256)[0] == DATA
+    assert reader.read(web(server, must_have_length=False), {"sha256": SHA256})[0] == DATA
     server.serve("/file", DATA, Act(framing="close", cut=300), then=Act(framing="close"))
     again = Reader(reader.folder / "again")
-    assert again.read(web(server, must_have_length=False), sha256=SHA256)[0] == DATA
+    assert again.read(web(server, must_have_length=False), {"sha256": SHA256})[0] == DATA
     assert "the bytes have the sha256" in again.told[0]
     server.serve("/file", DATA, then=Act(framing="close", cut=300))
     with pytest.raises(InputError, match="300 bytes have the sha256"):
-        Reader(reader.folder / "third").read(web(server, must_have_length=False), sha256=SHA256)
+        Reader(reader.folder / "third").read(web(server, must_have_length=False), {"sha256": SHA256})
 
 
 def test_an_encoded_body_is_kept_as_it_is_stored(server: HttpServer, reader: Reader) -> None:

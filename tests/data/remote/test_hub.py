@@ -36,18 +36,18 @@ def hub(server: HttpServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     return hub
 
 
-def find(url: str, told: list[str] | None = None, **options: str) -> list[Found]:
+def find(url: str, told: list[str] | None = None) -> list[Found]:
     def asked(call, shown):  # pyright: ignore
         return patiently(call, shown, patience=QUICK, watch=Watch(), log=([] if told is None else told).append)
 
-    return Clients(5.0, asked).find([Wanted(parse(url), **options)])
+    return Clients(5.0, asked).find([Wanted(parse(url))])
 
 
 def test_all_files_of_a_commit_with_their_digests(hub: Hub, reader: Reader) -> None:
     found = find(f"hf://datasets/some/texts@{FIRST}")
     assert [each.path for each in found] == sorted(FILES)
     for each in found:
-        data, fetched = reader.read(each.place, **each.expected)
+        data, fetched = reader.read(each.place, each.expected)
         assert data == FILES[each.path]
         assert each.pin(fetched.state, fetched.sha256) == ""
     (large,) = [each for each in found if each.path == "data/b.parquet"]
@@ -81,7 +81,7 @@ def test_a_pattern_names_files_below_its_folder(hub: Hub, path: str, paths: list
 def test_a_branch_is_resolved_to_its_commit_which_pins_it(hub: Hub, reader: Reader, url: str, commit: str) -> None:
     (found,) = find(url)
     assert found.facts == {"revision": commit}
-    data, fetched = reader.read(found.place, **found.expected)
+    data, fetched = reader.read(found.place, found.expected)
     assert data == hub.repositories["some/texts"].commits[commit]["data/a.jsonl"]
     pinned = f"hf://datasets/some/texts@{commit}/data/a.jsonl"
     assert found.pin(fetched.state, fetched.sha256) == f'"{pinned}"'
@@ -108,7 +108,7 @@ def test_large_files_go_on_after_a_cut_and_the_token_stays_with_the_hub(
     digest = hashlib.sha256(BIG).hexdigest()
     hub.acts = {digest: [Act(cut=1000), Act(cut=500)]}
     (found,) = find(f"hf://datasets/some/texts@{FIRST}/data/b.parquet")
-    data, fetched = reader.read(found.place, **found.expected)
+    data, fetched = reader.read(found.place, found.expected)
     assert data == BIG
     requests = hub.server.of(f"/lfs/{digest}")
     assert [each.range for each in requests] == ["", "bytes=1000-", "bytes=1500-"]
@@ -122,10 +122,10 @@ def test_other_bytes_than_the_hub_says_are_refused(hub: Hub, reader: Reader, pat
     hub.repositories["some/texts"].wrong = {path: data[:-1] + b"x"}
     (found,) = find(f"hf://datasets/some/texts@{FIRST}/{path}")
     with pytest.raises(InputError, match=f"bytes have the {told} [0-9a-f]+, not [0-9a-f]+"):
-        reader.read(found.place, **found.expected)
+        reader.read(found.place, found.expected)
     hub.repositories["some/texts"].wrong = {path: data + b"x"}
     with pytest.raises(InputError, match=r"are offered, where .* should be"):
-        reader.read(found.place, **found.expected)
+        reader.read(found.place, found.expected)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ class Ending(Watch):
         super().check()
 
 
-def outcome(server: HttpServer, acts: list[Act], ended: list[int], etag: str, **expected: str) -> bytes | None:
+def outcome(server: HttpServer, acts: list[Act], ended: list[int], etag: str, expected: dict[str, str]) -> bytes | None:
     """What the last reader gets; None for an error."""
     with tempfile.TemporaryDirectory() as folder:
         server.serve("/file", version(1), *acts, etag=etag, modified=OLD if etag else "")
@@ -100,14 +100,14 @@ def outcome(server: HttpServer, acts: list[Act], ended: list[int], etag: str, **
         for looks in ended:
             reader.watch = Ending(looks)
             try:
-                return reader.read(web(server), PATIENCE, **expected)[0]
+                return reader.read(web(server), expected, PATIENCE)[0]
             except Halted:
                 assert not (reader.folder / "file").exists()
             except InputError:
                 pass  # the person runs it again
         reader.watch = Watch()
         try:
-            return reader.read(web(server), PATIENCE, **expected)[0]
+            return reader.read(web(server), expected, PATIENCE)[0]
         except InputError:
             return None
 
@@ -118,7 +118,7 @@ ordinary = settings(max_examples=60, suppress_health_check=[HealthCheck.function
 @ordinary
 @given(acts=st.lists(cuts | refusals | changes | told_lies, max_size=8), ended=ends)
 def test_the_bytes_are_those_of_one_state(server: HttpServer, acts: list[Act], ended: list[int]) -> None:
-    found = outcome(server, acts, ended, etag='"1"')
+    found = outcome(server, acts, ended, '"1"', {})
     event("error" if found is None else "bytes")
     assert found is None or found in [version(number) for number in range(5)]
 
@@ -130,7 +130,7 @@ def test_the_bytes_are_those_of_one_state(server: HttpServer, acts: list[Act], e
     etag=st.sampled_from(['"1"', ""]),
 )
 def test_with_a_digest_no_lie_is_believed(server: HttpServer, acts: list[Act], ended: list[int], etag: str) -> None:
-    found = outcome(server, acts, ended, etag, sha256=hashlib.sha256(version(1)).hexdigest())
+    found = outcome(server, acts, ended, etag, {"sha256": hashlib.sha256(version(1)).hexdigest()})
     event("error" if found is None else "bytes")
     assert found is None or found == version(1)
 
@@ -144,12 +144,12 @@ def test_an_honest_server_is_read_in_the_end(server: HttpServer, acts: list[Act]
         for looks in ended:
             reader.watch = Ending(looks)
             try:
-                reader.read(web(server), Patience(tries=10, first_wait=0.0))
+                reader.read(web(server), patience=Patience(tries=10, first_wait=0.0))
             except Halted:
                 continue
             break
         reader.watch = Watch()
-        assert reader.read(web(server), Patience(tries=10, first_wait=0.0))[0] == version(1)
+        assert reader.read(web(server), patience=Patience(tries=10, first_wait=0.0))[0] == version(1)
 
 
 def test_the_next_attempt_asks_only_for_what_is_missing(server: HttpServer, reader: Reader) -> None:
