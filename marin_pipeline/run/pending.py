@@ -154,4 +154,5 @@ class Attempt:
             seconds=round(finished.seconds, 3),
             bytes=finished.bytes,
             key=self.node.key,
+            unpinned=self.node.unpinned,
         )

@@ -21,7 +21,7 @@ from marin_pipeline.core.graph import Node
 from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.outcome import Notice
-from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Plan, PlannedNode, summary_line
+from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Plan, PlannedNode, few, summary_line
 from marin_pipeline.run.transfer import bytes_text
 from marin_pipeline.store.output import CommittedOutput
 
@@ -104,7 +104,14 @@ def _planned_lines(plan: Plan, title: str, store: str, verbosity: int) -> list[s
 def _plan_line(planned: PlannedNode) -> str:
     told = planned.told.removeprefix(f"{planned.status}: ")
     reason = f"  {told}" if told else ""
-    return f"{planned.status:<9}{planned.node.key[:8]}  {planned.node.name}{reason}".rstrip()
+    unpinned = f"  {unpinned_text(planned.node)}" if planned.node.unpinned else ""
+    return f"{planned.status:<9}{planned.node.key[:8]}  {planned.node.name}{reason}{unpinned}".rstrip()
+
+
+def unpinned_text(node: Node) -> str:
+    """That a step is unpinned, with the names of what it reads itself."""
+    own = node.artifact.unpinned
+    return f"unpinned: {few(list(own))}" if own else "unpinned"
 
 
 def summary_tree(result: RunResult) -> dict[str, Any]:
@@ -128,6 +135,7 @@ def summary_tree(result: RunResult) -> dict[str, Any]:
                 **({"adopted_from": source.named()} if source is not None else {}),
                 **({"copied_from": copied, "fetched": settled.fetched} if copied else {}),
                 **({"left": True} if settled.left else {}),
+                **({"unpinned": list(node.unpinned)} if node.unpinned else {}),
             }
         )
     return {"event": "summary", "ok": result.ok, "steps": steps}
@@ -267,6 +275,8 @@ def output_lines(result: RunResult) -> list[str]:
             lines += [f"{'':<19}{value}"] if value else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     drifted = sum(settled.drifted for settled in result.settled.values())
+    unpinned = list(dict.fromkeys(name for node in result.graph.nodes.values() for name in node.unpinned))
+    lines += [f"unpinned {few(unpinned)}: the log of the step says how to pin it"] if unpinned else []
     remedy = f"; {drifted} drifted, made by other code: say {ACCEPT_OR_RERUN}" if drifted else ""
     return [*lines, f"{counts} in {result.seconds:.1f} s{remedy}"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
+import itertools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest
 from marin_pipeline.store.objects import ObjectStore, Wanted
+from marin_pipeline.store.pages import read_manifest
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -74,9 +75,11 @@ class FileSet:
         """
         if path in self.files:
             return verified(self.objects, self.files[path])
-        inside = {name: entry for name, entry in self.files.items() if name.startswith(path + "/")}
+        inside = {entry.path: entry for entry in self.manifest.below(path)}
         if not inside:
-            raise InputError(f"{self.what} has no file {path!r}; it has {', '.join(sorted(self.files)[:10]) or 'none'}")
+            raise InputError(
+                f"{self.what} has no file {path!r}; it has {', '.join(itertools.islice(self.files, 10)) or 'none'}"
+            )
         found = {name: verified(self.objects, entry) for name, entry in inside.items()}
         folders = {_folder_of(file, name, path) for name, file in found.items()}
         only = folders.pop() if len(folders) == 1 else None
@@ -112,6 +115,24 @@ def _folder_of(file: Path, name: str, path: str) -> Path | None:
     return file.parents[len(tail) - 1] if file.parts[-len(tail) :] == tail else None
 
 
+class _Written(Mapping[str, Entry]):
+    """The files of a manifest without the value's."""
+
+    def __init__(self, files: Mapping[str, Entry]) -> None:
+        self._files = files
+
+    def __getitem__(self, path: str) -> Entry:
+        if path == VALUE:
+            raise KeyError(path)
+        return self._files[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return (path for path in self._files if path != VALUE)
+
+    def __len__(self) -> int:
+        return len(self._files) - (VALUE in self._files)
+
+
 class CommittedOutput:
     """The output of a key: `files`, `value`, and local files on demand."""
 
@@ -128,6 +149,11 @@ class CommittedOutput:
         return self.commit.output
 
     @property
+    def unpinned(self) -> tuple[str, ...]:
+        """Names of what it was made from and no key fixes."""
+        return self.commit.unpinned
+
+    @property
     def folder(self) -> str:
         """Folder of the committed files, relative to the prefix; of an adopted output, where they were written."""
         made = self.commit.adopted_from
@@ -142,12 +168,7 @@ class CommittedOutput:
         Raises:
             CorruptOutput: when it is missing or not the one that was committed.
         """
-        path = layout.manifest(self.id, self.key, self.commit.attempt)
-        found = self.objects.read(path)
-        if found is None or hashlib.sha256(found.data).hexdigest() != self.commit.manifest:
-            state = "is missing" if found is None else "is not the one that was committed"
-            raise CorruptOutput(f"{self.objects.url}/{path}: the manifest {state}; run the step again with --force")
-        return Manifest.loads(found.data, f"{self.objects.url}/{path}")
+        return read_manifest(self.objects, self.id, self.key, self.commit)
 
     @functools.cached_property
     def _file_set(self) -> FileSet:
@@ -156,7 +177,7 @@ class CommittedOutput:
     @property
     def files(self) -> Mapping[str, Entry]:
         """The files that the step wrote, without the value's."""
-        return {path: entry for path, entry in self._file_set.files.items() if path != VALUE}
+        return _Written(self._file_set.files)
 
     @functools.cached_property
     def value_tree(self) -> Tree:

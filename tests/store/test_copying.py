@@ -18,16 +18,16 @@ import pytest
 
 from marin_pipeline import Artifact, Context, LocalFile, step
 from marin_pipeline.core.errors import CorruptOutput, StoreError
-from marin_pipeline.store import copying, layout
+from marin_pipeline.store import copying, layout, pages
 from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Commit, Invalidation, invalidate, look
 from marin_pipeline.store.copying import copy_output, shown_url
 from marin_pipeline.store.gc import collect
-from marin_pipeline.store.inventory import read_manifest
 from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
 from marin_pipeline.store.names import key_folders
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
+from marin_pipeline.store.pages import read_manifest
 from marin_pipeline.store.verify import Verifier
 from tests.faults.faulty_objects import Fault, FaultyObjects
 from tests.run.conftest import inline
@@ -115,6 +115,25 @@ def test_a_copy_has_the_same_bytes_manifest_and_record_and_says_where_it_comes_f
     assert output(target, WORDS).local("words.txt").read_text() == "to\nbe\nor\nnot\nto\nbe"
     assert output(target, SQUARES).local("squares/2.txt").read_text() == "16"
     assert findings(target) == []
+
+
+@step
+def many(ctx: Context, files: int) -> int:
+    for index in range(files):
+        (ctx.out / f"{index:05}.txt").write_text(str(index % 7))
+    return files
+
+
+def test_an_output_with_a_manifest_in_pages_is_copied(inline: Bench, target: ObjectStore) -> None:
+    artifact = many(files=pages.MOST + 1)
+    commit = made(inline, artifact)
+    copied(inline.objects, target, artifact)
+    assert findings(target) == []
+    assert len(read_manifest(target, step_id(artifact), artifact.key, commit).entries) == pages.MOST + 2
+    page = next(inline.prefix.rglob("manifest/1.json"))
+    page.write_bytes(page.read_bytes()[:-1])
+    with pytest.raises(CorruptOutput, match=str(page)):
+        copied(inline.objects, open_objects(f"memory://{uuid.uuid4().hex}"), artifact)
 
 
 def test_what_was_copied_needs_the_source_no_more(inline: Bench, target: ObjectStore) -> None:
