@@ -221,6 +221,7 @@ class _FolderOutput:
     """A folder on disk behind the interface of a committed output."""
 
     id = "folder"
+    unpinned = ()
 
     def __init__(self, folder: Path, value: Any) -> None:
         self._folder = folder

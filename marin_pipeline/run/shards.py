@@ -6,7 +6,7 @@ come back in the order of the items, whoever ran them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,10 @@ class _ShardOutput:
     @property
     def digest(self) -> str:
         return self.shard.digest
+
+    @property
+    def unpinned(self) -> Sequence[str]:
+        return ()
 
     @property
     def files(self) -> Mapping[str, Entry]:

@@ -155,6 +155,11 @@ class CommittedOutput:
         return self.commit.output
 
     @property
+    def unpinned(self) -> tuple[str, ...]:
+        """Names of what it was made from and no key fixes."""
+        return self.commit.unpinned
+
+    @property
     def folder(self) -> str:
         """Folder of the committed files, relative to the prefix; of an adopted output, where they were written."""
         made = self.commit.adopted_from
