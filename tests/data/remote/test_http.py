@@ -92,6 +92,7 @@ def test_a_time_of_change_is_a_validator_once_it_is_over(server: HttpServer, rea
         Act(says_total=len(DATA) + 1),
         Act(headers={"Content-Range": "bytes 500-700/1024"}),
         Act(headers={"Content-Range": "bytes 400-1023/1024"}, framing="chunked", shift=-100),
+        Act(headers={"Content-Range": "bytes 600-1023/1024"}, framing="chunked", shift=100),
         Act(headers={"Content-Range": ""}),
         Act(headers={"Content-Range": "pages 1-2/3"}),
         Act(says_length=7),
