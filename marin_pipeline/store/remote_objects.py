@@ -45,6 +45,8 @@ class RemoteObjects(ObjectStore):
         return target
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
+        for each in wanted:
+            self.checked(each.path)
         return fetched(self, wanted)
 
     @abstractmethod
