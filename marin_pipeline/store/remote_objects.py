@@ -30,7 +30,7 @@ class RemoteObjects(ObjectStore):
             StoreError: when it would lead out of the store.
         """
         parts = path.split("/")
-        outside = ".." in parts or "." in parts or path[:1] == "/" or "\0" in path
+        outside = ".." in parts or "." in parts or "" in parts or "\0" in path
         if outside or not (path.isascii() or _is_text(path)):
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         return path

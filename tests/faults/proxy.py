@@ -1,105 +1,161 @@
-"""A line to a server that breaks where a test says so."""
+"""A line to a server that a test can hold up, cut, or have say something else."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
-BLOCK = 2**16
+_BLOCK = 2**16
 
 
-class Proxy:
-    """Passes connections on to a server. The switches may be set while it runs."""
+@dataclass
+class Line:
+    """Passes connections on to a server, byte by byte."""
 
-    def __init__(self) -> None:
-        self._listens = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self.url = f"http://127.0.0.1:{self._listens.getsockname()[1]}"
-        self.target = 0
-        """Port of the server."""
-        self.cut_up: int | None = None
-        """A connection is cut when so many bytes have gone to the server since the switch was set."""
-        self.cut_down: int | None = None
-        """The same for bytes from the server."""
-        self.cuts = 0
-        """How many more connections are cut; each that is lowers it by one."""
-        self.lost_reply: bytes | None = None
-        """The reply to a request that begins so is lost, as long as there are cuts left."""
-        self.silent = False
-        """Nothing is passed on."""
-        self.refusing = False
-        """Connections are closed as they are made, and those that are there when they are used."""
-        self.rewrite: Callable[[bytes], bytes] = bytes
-        """What becomes of bytes on the way to the server."""
-        self.up = self.down = 0
-        """Bytes that were passed on."""
-        self._lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
+    target: tuple[str, int]
+    cuts: list[int] = field(default_factory=list[int])
+    """The next connections that carry so many bytes of answers are cut there, one for each entry."""
+    cuts_of_requests: list[int] = field(default_factory=list[int])
+    """A connection is cut when so many bytes of requests have been passed on in all, one for each entry."""
+    lost: list[bytes] = field(default_factory=list[bytes])
+    """The answer to the next request that begins so is lost, one for each entry."""
+    refusing: bool = False
+    """Connections are closed when they are made, or used."""
+    silent: bool = False
+    """No answer is passed on."""
+    hold_after: int | None = None
+    """Bytes of requests after which nothing passes any more, as if the machine's line were down."""
+    answers: Callable[[bytes], bytes] = lambda data: data
+    """What becomes of a piece of an answer."""
+    requests: Callable[[bytes], bytes] = lambda data: data
+    """What becomes of a piece of a request."""
+    canned: list[bytes] = field(default_factory=list[bytes])
+    """Whole answers, each given to the next request in place of the server's."""
+    sent: int = 0
+    """Bytes of requests that were passed on."""
+    received: int = 0
+    """Bytes of answers."""
+    connections: int = 0
+    url: str = ""
+    _held: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _open: list[socket.socket] = field(default_factory=list[socket.socket])
 
-    def __enter__(self) -> Proxy:
-        return self
+    def wait_until_held(self, seconds: float = 60.0) -> None:
+        """Wait until nothing passes any more."""
+        assert self._held.wait(seconds), f"only {self.sent} bytes came"
 
-    def __exit__(self, *problem: object) -> None:
-        self._listens.close()
-
-    def cut_next(self, *, up: int | None = None, down: int | None = None, times: int = 1) -> None:
-        """Cut connections after so many bytes from now on."""
+    def release(self) -> None:
+        """Let everything pass again; the connections that were held up are gone."""
         with self._lock:
-            self.cut_up = None if up is None else self.up + up
-            self.cut_down = None if down is None else self.down + down
-            self._step = up or down or 0
-            self.cuts = times
+            self.hold_after = None
+            held, self._open = self._open, []
+        for each in held:
+            _shut(each)
 
-    def _accept(self) -> None:
-        with suppress(OSError):  # the proxy has ended
-            while True:
-                client, _ = self._listens.accept()
-                if self.refusing:
-                    client.close()
-                    continue
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+    def serve(self, listener: socket.socket) -> None:
+        """Accept connections until the listener is closed."""
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            if self.refusing:
+                _shut(client)
+                continue
+            threading.Thread(target=self._connect, args=(client,), daemon=True).start()
 
-    def _serve(self, client: socket.socket) -> None:
+    def _connect(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(self.target)
+        except OSError:
+            _shut(client)
+            return
+        with self._lock:
+            self._open += [client, server]
+        losing = threading.Event()
+        threading.Thread(target=self._requests, args=(client, server, losing), daemon=True).start()
+        self._answers(server, client, losing)
+
+    def _requests(self, client: socket.socket, server: socket.socket, losing: threading.Event) -> None:
         with suppress(OSError):
-            server = socket.create_connection(("127.0.0.1", self.target))
-            request = bytearray()
-            ends = (client, server)
-            threading.Thread(target=self._pass, args=(*ends, request, True), daemon=True).start()
-            self._pass(server, client, request, False)
+            while data := client.recv(_BLOCK):
+                with self._lock:
+                    if self.lost and data.startswith(self.lost[0]):
+                        self.lost.pop(0)
+                        losing.set()
+                    canned = self.canned.pop(0) if self.canned and data[:4] in (b"PUT ", b"GET ", b"POST") else None
+                    self.sent += len(data)
+                    held = self.hold_after is not None and self.sent > self.hold_after
+                    cut = bool(self.cuts_of_requests) and self.sent > self.cuts_of_requests[0]
+                    if cut:
+                        self.cuts_of_requests.pop(0)
+                if held:
+                    self._held.set()
+                    return  # what was sent is not passed on, and both sides wait
+                if canned is not None:
+                    client.sendall(canned)
+                    break
+                if cut or self.refusing:
+                    break
+                server.sendall(self.requests(data))
+        _shut(client)
+        _shut(server)
 
-    def _pass(self, source: socket.socket, sink: socket.socket, request: bytearray, is_up: bool) -> None:
+    def _answers(self, server: socket.socket, client: socket.socket, losing: threading.Event) -> None:
+        passed = 0
         with suppress(OSError):
-            while data := source.recv(BLOCK):
+            while data := server.recv(_BLOCK):
+                passed += len(data)
                 while self.silent:
                     time.sleep(0.01)
-                if is_up:
-                    if data.startswith((b"GET ", b"POST ", b"PUT ", b"DELETE ")):
-                        request[:] = data[:2000]
-                    data = self.rewrite(data)
-                if self.refusing or self._is_cut(request, len(data), is_up):
+                if losing.is_set():
                     break
-                sink.sendall(data)
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-    def _is_cut(self, request: bytearray, size: int, is_up: bool) -> bool:
+                with self._lock:
+                    self.received += len(data)
+                    cut = bool(self.cuts) and passed > self.cuts[0]
+                    if cut:
+                        self.cuts.pop(0)
+                if cut:
+                    break
+                client.sendall(self.answers(data))
         with self._lock:
-            if is_up:
-                self.up += size
-            else:
-                self.down += size
-            if self.cuts <= 0:
-                return False
-            limit, count = (self.cut_up, self.up) if is_up else (self.cut_down, self.down)
-            lost = not is_up and self.lost_reply is not None and request.startswith(self.lost_reply)
-            if not lost and (limit is None or count < limit):
-                return False
-            self.cuts -= 1
-            if limit is not None:
-                step = count + self._step
-                self.cut_up, self.cut_down = (step, self.cut_down) if is_up else (self.cut_up, step)
-            return True
+            held = self.hold_after is not None and self._held.is_set()
+        if not held:
+            _shut(client)
+            _shut(server)
+
+
+def _shut(each: socket.socket) -> None:
+    with suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
+    each.close()
+
+
+@contextmanager
+def line_to(url: str) -> Iterator[Line]:
+    """A line to the server at `url` (`http://127.0.0.1:PORT`), under a URL of its own.
+
+    The server's answers may name its own URL, as for an upload in parts; the line then names itself instead.
+    """
+    host, _, port = url.removeprefix("http://").partition(":")
+    line = Line((host, int(port)))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        own = f"{listener.getsockname()[1]}"
+        assert len(own) == len(port), "the length of an answer must stay"
+        line.url = f"http://127.0.0.1:{own}"
+        line.answers = lambda data: data.replace(f"127.0.0.1:{port}".encode(), f"127.0.0.1:{own}".encode())
+        thread = threading.Thread(target=line.serve, args=(listener,), daemon=True)
+        thread.start()
+        try:
+            yield line
+        finally:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            line.release()
+    thread.join(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from marin_pipeline.store.memory_objects import MemoryObjects
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from tests.conftest import Program
 from tests.faults.faulty_objects import FaultyObjects, nth
-from tests.faults.proxy import Proxy
-from tests.servers import Server, make_gcs_bucket
+from tests.faults.proxy import line_to
+from tests.servers import Server
 from tests.store.conformance import Conformance
+from tests.stores import BUCKET
 
 HELLO = """
 from marin_pipeline import Artifact, Context, main, step
@@ -70,8 +72,8 @@ def test_what_the_store_did_is_said_and_nothing_is_left(ignored: str, told: str)
     assert objects.list("tmp") == []
 
 
-def test_a_store_that_keeps_them_is_taken_as_it_is(gcs_prefix: str, tmp_path: Path) -> None:
-    for objects in (open_objects(gcs_prefix), open_objects(str(tmp_path)), MemoryObjects("memory://x"), Ignoring()):
+def test_a_store_that_keeps_them_is_taken_as_it_is(gs_prefix: str, tmp_path: Path) -> None:
+    for objects in (open_objects(gs_prefix), open_objects(str(tmp_path)), MemoryObjects("memory://x"), Ignoring()):
         for single_writer in (False, True):
             assert writable(objects, single_writer=single_writer) is objects
             assert objects.list("tmp") == []
@@ -109,13 +111,11 @@ class TestSingleWriter(Conformance):
 
 
 @pytest.fixture
-def deaf_server(gcs_server: Server) -> Iterator[str]:
-    """A real server that is not told the conditions; its URL. It has the bucket `deaf-bucket`."""
-    with Proxy() as proxy:
-        proxy.target = int(gcs_server.url.rpartition(":")[2])
-        proxy.rewrite = lambda data: data.replace(b"ifGenerationMatch", b"ifGenerationXatch")
-        make_gcs_bucket(gcs_server, "deaf-bucket")
-        yield proxy.url
+def deaf_server(gs_server: Server) -> Iterator[str]:
+    """A real server that is not told the conditions; its URL."""
+    with line_to(gs_server.url) as line:
+        line.requests = lambda data: data.replace(b"ifGenerationMatch", b"ifGenerationXatch")
+        yield line.url
 
 
 def test_a_run_on_a_server_that_ignores_conditions_is_refused_and_goes_on_with_single_writer(
@@ -123,11 +123,12 @@ def test_a_run_on_a_server_that_ignores_conditions_is_refused_and_goes_on_with_s
 ) -> None:
     file = tmp_path / "hello.py"
     file.write_text(HELLO)
-    arguments = ("--prefix", "gs://deaf-bucket/x")
+    prefix = f"gs://{BUCKET}/{uuid.uuid4().hex}"
+    arguments = ("--prefix", prefix)
     extra = {"STORAGE_EMULATOR_HOST": deaf_server}
     refused = program(file, *arguments, extra=extra)
     assert refused.code == 1
-    assert "gs://deaf-bucket/x: the store does not keep conditional writes (it wrote over an object" in refused.err
+    assert f"{prefix}: the store does not keep conditional writes (it wrote over an object" in refused.err
     assert "--single-writer" in refused.err
     planned = program(file, "plan", *arguments, extra=extra)
     assert planned.code == 0, planned.err
