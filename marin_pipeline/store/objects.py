@@ -114,6 +114,9 @@ class ObjectStore(ABC):
     parallel: int = 128
     """Calls that are worth making at the same time: one where a call takes no longer than handing it to a thread."""
 
+    longest: int | None = None
+    """Bytes that a path may have in UTF-8; None where only the file system of `folder` limits it."""
+
     in_place: bool = False
     """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
 

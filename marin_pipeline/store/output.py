@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from marin_pipeline.store.digests import digest_at
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest
 from marin_pipeline.store.objects import ObjectStore, Wanted
 from marin_pipeline.store.pages import read_manifest
+from marin_pipeline.store.records import parsed
 
 SMALL = 2**23
 """Bytes up to which a file is fetched whole when it is opened: it takes one call, and all of it is verified."""
@@ -205,7 +205,13 @@ class CommittedOutput:
     @functools.cached_property
     def value_tree(self) -> Tree:
         """The returned value, as it is written."""
-        return json.loads(self._file_set.local(VALUE).read_bytes())
+        file = self._file_set.local(VALUE)
+        try:
+            return parsed(file.read_bytes())
+        except ValueError as error:
+            raise CorruptOutput(
+                f"{file}: not a value ({error}); run the step that made it again with --force"
+            ) from error
 
     def value(self, annotation: Any) -> Any:
         """The returned value, checked against `annotation`."""
