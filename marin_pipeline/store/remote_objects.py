@@ -36,7 +36,8 @@ class RemoteObjects(ObjectStore):
             StoreError: when it would lead out of the store.
         """
         parts = path.split("/")
-        if ".." in parts or "." in parts or path[:1] == "/" or "\0" in path:
+        outside = ".." in parts or "." in parts or "" in parts or "\0" in path
+        if outside or not (path.isascii() or _is_text(path)):
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         if self.longest is not None and len(path) * 4 > self.longest and len(path.encode()) > self.longest:
             raise StoreError(f"{self.url}/{path}: has a name of more than {LONGEST_NAME} bytes, which no bucket takes")
@@ -57,6 +58,8 @@ class RemoteObjects(ObjectStore):
         shutil.rmtree(self._scratch(path), ignore_errors=True)
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
+        for each in wanted:
+            self.checked(each.path)
         return fetched(self, wanted)
 
     def is_at_hand(self, wanted: Wanted) -> bool:
@@ -69,3 +72,12 @@ class RemoteObjects(ObjectStore):
         Raises:
             FileNotFoundError: when there is no such object.
         """
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path has a form in UTF-8; halves of characters have none."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
