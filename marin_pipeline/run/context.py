@@ -6,13 +6,16 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, Literal, TextIO, TypeVar, overload
 
-from marin_pipeline.core.artifact import Artifact, Output, content_digest, relative_path
+from marin_pipeline.core.artifact import Artifact, Output, content_digest
 from marin_pipeline.core.context import ShardResult
 from marin_pipeline.core.errors import DeclarationError, InputError, Stopped, StoreError
 from marin_pipeline.core.marks import annotations_of
+from marin_pipeline.core.paths import relative_path
+from marin_pipeline.core.secrets import redacted
 from marin_pipeline.core.step import Declaration
 from marin_pipeline.run.chains import nearest_state
 from marin_pipeline.run.shards import StoredShard, plan_shards, read_shard, run_shard
@@ -20,7 +23,8 @@ from marin_pipeline.run.task import Target, Task
 from marin_pipeline.run.work import StoredWork
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import VALUE, Entry, files_below, publish_all
-from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.objects import ObjectStore, Written, open_objects
+from marin_pipeline.store.streams import Streams
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -55,12 +59,29 @@ class RunContext:
         self._attempt = layout.attempt(task.id, task.key, task.attempt)
         self.out: Path = objects.folder(f"{self._attempt}/out")
         """Folder for the output."""
+        self._streams = Streams(objects, f"{self._attempt}/out", self.out)
         self._recorded = False
         self._work = StoredWork(objects, task.work)
         self.worked = False
         """Whether finished parts were asked for."""
         self.adopted: dict[str, Entry] = {}
         """Files of shards that are files of the output, by path."""
+
+    @overload
+    def stream(self, name: str, mode: Literal["wb"] = "wb") -> AbstractContextManager[BinaryIO]: ...
+    @overload
+    def stream(self, name: str, mode: Literal["w"]) -> AbstractContextManager[TextIO]: ...
+    def stream(self, name: str, mode: Literal["wb", "w"] = "wb") -> AbstractContextManager[BinaryIO | TextIO]:
+        """Write a large file straight to the store."""
+        return self._streams.writing(name, mode)
+
+    def streamed(self) -> dict[str, Written]:
+        """What was written with `stream`, by name.
+
+        Raises:
+            InputError: when a stream is open yet, or a file was also written under its name.
+        """
+        return self._streams.finished()
 
     @property
     def records(self) -> Path:
@@ -138,8 +159,9 @@ class RunContext:
         self._last_report = now
         # Numbers of numpy and jax are made plain here, where the step's own line is in the traceback of what is no
         # number.
-        plain = {name: float(value) for name, value in figures.items()}
-        self._report({"event": "progress", "done": int(done), "total": int(total), "unit": unit, "figures": plain})
+        plain = {redacted(name): float(value) for name, value in figures.items()}
+        told = {"done": int(done), "total": int(total), "unit": redacted(unit), "figures": plain}
+        self._report({"event": "progress", **told})
 
     def log(self, message: str) -> None:
         """Write a line to the step's log."""
@@ -226,6 +248,9 @@ class _FolderOutput:
                 f"{self._folder} has no file {path!r}; it has {', '.join(sorted(self.files)[:10]) or 'none'}"
             )
         return found
+
+    def open(self, path: str) -> BinaryIO:
+        return self.local(path).open("rb")
 
     def url(self, path: str) -> str:
         return str(self._folder / path)

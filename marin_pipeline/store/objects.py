@@ -81,7 +81,7 @@ class Wanted(NamedTuple):
     size: int
     """Bytes, as they were committed."""
     sha256: str
-    """As it was committed; the file may have other bytes."""
+    """As it was committed."""
 
 
 class ObjectWriter(ABC):
@@ -113,6 +113,9 @@ class ObjectStore(ABC):
 
     parallel: int = 128
     """Calls that are worth making at the same time: one where a call takes no longer than handing it to a thread."""
+
+    longest: int | None = None
+    """Bytes that a path may have in UTF-8; None where only the file system of `folder` limits it."""
 
     in_place: bool = False
     """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
@@ -153,6 +156,10 @@ class ObjectStore(ABC):
     def folder(self, path: str) -> Path:
         """A local folder whose files become the objects below `path` when they are published."""
 
+    def forget(self, path: str) -> None:
+        """Remove the scratch of `folder(path)`, whose files are published or not needed. Objects stay as they are."""
+        return None
+
     @abstractmethod
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         """Make files below `folder(path)` the objects below `path`, several at the same time, each read once; what
@@ -171,13 +178,24 @@ class ObjectStore(ABC):
             FileNotFoundError: at the first block, when there is no such object.
         """
 
+    def info(self, path: str) -> ObjectInfo | None:
+        """What a listing says of one object, or None when there is none."""
+        folder = path.rpartition("/")[0]
+        return next((info for info in self.list(folder) if info.path == path), None)
+
+    def is_at_hand(self, wanted: Wanted) -> bool:
+        """Whether `fetch` has nothing to fetch for it."""
+        return True
+
     @abstractmethod
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         """Local files with the objects' bytes, in order; several are fetched at the same time. A file keeps the last
-        part of the object's name, stays as long as this process lives, and is not to be written.
+        part of the object's name, stays as long as this process lives, and is not to be written. One that had to be
+        fetched is verified on the way; one that lies in place is as it is.
 
         Raises:
             FileNotFoundError: when there is no such object; `filename` is its path.
+            CorruptOutput: when what was fetched is not what was committed.
         """
 
 
