@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -28,9 +28,10 @@ from marin_pipeline.run.fingerprint import fingerprint
 from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
-from marin_pipeline.store.guard import refuse_secret_in
+from marin_pipeline.store.guard import refuse_secret_in, refuse_secrets
+from marin_pipeline.store.kept_files import keep_file
 from marin_pipeline.store.manifest import VALUE, build_manifest
-from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, explain_os_error
+from marin_pipeline.store.objects import FULL, DiskFull, FileToPublish, NoAnswer, ObjectStore, explain_os_error
 from marin_pipeline.store.pages import write_manifest
 
 ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/", "marin_pipeline/store/")
@@ -131,9 +132,7 @@ def _run(
     with surroundings.kept():
         returned = step.fn(context, **arguments)
     refuse_edited(task.files, step.where)
-    for _, reference in references_in(arguments, "arguments"):
-        if isinstance(reference, LocalFile):
-            reference.refuse_changed()
+    _keep_files(objects, arguments)
     if not context.out.is_dir():
         raise InputError(f"{step.where}: removed ctx.out, the folder of its output; leave it there")
     value = check(returned, step.returns, f"{step.where}: the returned value")
@@ -158,6 +157,20 @@ def _run(
         worked=context.worked,
         fingerprint=json.loads(json.dumps(fingerprint())),
     )
+
+
+def _keep_files(objects: ObjectStore, arguments: Mapping[str, Any]) -> None:
+    """Check that the files of this machine that a step was given are as they were, and keep what is in them."""
+    files = {
+        reference.sha256: reference
+        for _, reference in references_in(arguments, "arguments")
+        if isinstance(reference, LocalFile)
+    }
+    for file in files.values():
+        file.refuse_changed()
+        refuse_secrets([FileToPublish(file.name, file.path, file.size)], "the local file")
+        keep_file(objects, file.path, file.sha256, file.size)
+        file.refuse_changed()
 
 
 def describe_failure(error: BaseException, task: Task) -> Failed:

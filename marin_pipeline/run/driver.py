@@ -251,12 +251,14 @@ class Session:
         # Imported here: a run that finds everything done starts in half the time without them.
         from marin_pipeline.run.backends.inline import InlineBackend
         from marin_pipeline.run.backends.local import LocalBackend
+        from marin_pipeline.run.origin import RunOrigin
         from marin_pipeline.run.scheduler import STOP_PATIENCE, Scheduler
         from marin_pipeline.store.conditions import writable
 
         objects = self.objects
         if self.policy.force or any(each.commit is None for each in looks.values()):
             objects = writable(objects, single_writer=self.options.single_writer)
+        origin = RunOrigin(objects, self.graph)
         is_inline = self.options.backend == "inline"
         backend = InlineBackend(objects) if is_inline else LocalBackend(self.options.max_parallel)
         scheduler = Scheduler(
@@ -270,11 +272,15 @@ class Session:
             max_parallel=self.options.max_parallel,
             lease_life=self.options.lease_life,
             notify=recorder.notice,
+            origin=origin,
         )
         # A step in this process goes on for as long as it likes.
         limit = "for as long as they take" if is_inline else f"{STOP_PATIENCE:.0f} s at most"
-        with _interruptible(scheduler, limit):
-            settled = scheduler.run()
+        try:
+            with _interruptible(scheduler, limit):
+                settled = scheduler.run()
+        finally:
+            origin.close()
         seconds = time.monotonic() - clock
         return RunResult(self.graph, self.objects, settled, scheduler.failures, scheduler.interrupted, seconds)
 

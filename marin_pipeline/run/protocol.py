@@ -129,6 +129,6 @@ def publish(objects: ObjectStore, node: Node, claimed: Claim, commit: Commit) ->
 
 
 def _make_known(objects: ObjectStore, node: Node, claimed: Claim, commit: Commit) -> None:
-    if commit.adopted_from is None:
+    if commit.falls_with is None:
         with suppress(StoreError):  # the step is done; that others find its result saves work only
             enter(objects, commit.resolved, node.id, node.key, commit.number, claimed.entry)

@@ -27,9 +27,10 @@ from marin_pipeline.run.disclosure import remove_leftovers
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.run.limits import is_held_back
-from marin_pipeline.run.outcome import Notice, Settled
+from marin_pipeline.run.origin import RunOrigin
+from marin_pipeline.run.outcome import Notice, Settled, why_blocked
 from marin_pipeline.run.pending import Attempt, Ready
-from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Policy, assess, is_drifted
+from marin_pipeline.run.plan import Policy, assess, is_drifted
 from marin_pipeline.run.protocol import Claim, LeaseLost, adopt, claim, publish
 from marin_pipeline.run.task import inputs_read, task_of
 from marin_pipeline.store import layout
@@ -75,10 +76,12 @@ class Scheduler:
         notify: Callable[[Notice], None] = lambda notice: None,
         clock: Callable[[], float] = time.monotonic,
         keeper: LeaseKeeper | None = None,
+        origin: RunOrigin | None = None,
     ) -> None:
         """Args:
         clock: seconds by which it waits, and by which other runs' leases run out.
         keeper: renews its leases; by default in a thread of its own.
+        origin: what the commits name as where they come from; without one they name none.
         """
         self._graph = graph
         self._objects = objects
@@ -101,6 +104,7 @@ class Scheduler:
         self._publishing: list[tuple[float, Attempt]] = []
         self._calls = Calls(objects.parallel)
         self._keeper = keeper or LeaseKeeper(objects, lease_life)
+        self._origin = origin
         self._run = os.urandom(4).hex()
         self._stop_asked = 0
         self._stop_sent = False
@@ -204,8 +208,8 @@ class Scheduler:
         self._settle(node, Settled("cached", found.commit, drifted=True))
 
     def _wants_to_run(self, node: Node, found: Look, reasons: tuple[Reason, ...], policy: Policy) -> None:
-        blocked = self._why_blocked(node)
-        if blocked is not None:
+        blocked = why_blocked(node, self._graph, self._settled, self._policy.selected) or self._held()
+        if blocked:
             self._block(node, blocked)
             return
         if found.commit is not None or found.damage or found.fallen:
@@ -222,18 +226,6 @@ class Scheduler:
         """Why nothing new is started; empty when it is."""
         held = self._fail_fast and self.failures
         return f"blocked by --fail-fast after {self.failures[0][0].name}" if held else ""
-
-    def _why_blocked(self, node: Node) -> str | None:
-        for key in node.depends_on:
-            settled = self._settled[key]
-            name = self._graph.nodes[key].name
-            if settled.outcome in ("failed", "blocked"):
-                return f"blocked by {name}"
-            if settled.drifted:
-                return f"drift: {name} was made by other code than the present one; say {ACCEPT_OR_RERUN}"
-        if self._policy.selected is not None and node.key not in self._policy.selected:
-            return "was left out by --only, and has no output yet; run without --only, or run it first"
-        return self._held() or None
 
     def _block(self, node: Node, why: str) -> None:
         self._notify(Notice("blocked", node, why))
@@ -348,6 +340,8 @@ class Scheduler:
             lease.release()
             raise
         self._keeper.keep(lease)
+        if self._origin is not None:
+            self._origin.begin()
         self._attempts[name] = Attempt(ready, claimed, lease, task, now(), self._clock())
         self._notify(Notice("run", node, "; ".join(str(reason) for reason in ready.reasons)))
         self._backend.submit(task, node.declaration.step)
@@ -388,7 +382,8 @@ class Scheduler:
 
     def _publish(self, attempt: Attempt) -> tuple[Commit, bool]:
         assert attempt.commit is not None
-        winner, ours = publish(self._objects, attempt.node, attempt.claim, attempt.commit)
+        commit = attempt.commit if self._origin is None else self._origin.completed(attempt.commit, attempt.task.target)
+        winner, ours = publish(self._objects, attempt.node, attempt.claim, commit)
         if attempt.worked and not attempt.lease.lost:  # whoever took it over is at work on them now
             with suppress(StoreError):  # the step is done; what is left of its parts costs space only
                 self._objects.delete(attempt.task.work)
