@@ -250,6 +250,9 @@ class _FolderOutput:
             )
         return found
 
+    def open(self, path: str) -> BinaryIO:
+        return self.local(path).open("rb")
+
     def url(self, path: str) -> str:
         return str(self._folder / path)
 

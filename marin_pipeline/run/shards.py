@@ -62,6 +62,10 @@ class StoredShard(Generic[R]):
         """The local file that holds `path`, verified."""
         return self._file_set.local(path)
 
+    def open(self, path: str) -> BinaryIO:
+        """A file, opened for reading."""
+        return self._file_set.open(path)
+
     def url(self, path: str) -> str:
         """Where `path` lies in the store."""
         return f"{self._file_set.objects.url}/{self.entries[path].object}"
@@ -101,6 +105,9 @@ class _ShardOutput:
 
     def local(self, path: str) -> Path:
         return self.shard.local(path)
+
+    def open(self, path: str) -> BinaryIO:
+        return self.shard.open(path)
 
     def url(self, path: str) -> str:
         return self.shard.url(path)
