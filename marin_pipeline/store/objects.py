@@ -114,6 +114,9 @@ class ObjectStore(ABC):
     parallel: int = 128
     """Calls that are worth making at the same time: one where a call takes no longer than handing it to a thread."""
 
+    longest: int | None = None
+    """Bytes that a path may have in UTF-8; None where only the file system of `folder` limits it."""
+
     in_place: bool = False
     """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
 
@@ -174,6 +177,15 @@ class ObjectStore(ABC):
         Raises:
             FileNotFoundError: at the first block, when there is no such object.
         """
+
+    def info(self, path: str) -> ObjectInfo | None:
+        """What a listing says of one object, or None when there is none."""
+        folder = path.rpartition("/")[0]
+        return next((info for info in self.list(folder) if info.path == path), None)
+
+    def is_at_hand(self, wanted: Wanted) -> bool:
+        """Whether `fetch` has nothing to fetch for it."""
+        return True
 
     @abstractmethod
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
