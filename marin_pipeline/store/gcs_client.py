@@ -177,9 +177,7 @@ class Client:
             async with asyncio.timeout(CALL_SECONDS):
                 for wait in (*CALL_WAITS, None):
                     try:
-                        return await self.once(
-                            method, url, where, doing, data=data, headers=headers, expected=expected
-                        )
+                        return await self.once(method, url, where, doing, data=data, headers=headers, expected=expected)
                     except Silence as error:
                         silence = str(error)
                         if wait is not None:
