@@ -71,7 +71,7 @@ def running(
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **(env or {})},
-                preexec_fn=_end_with_parent,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - it makes one call to the kernel
             )
             try:
                 if _came_up(process, url, answers):
