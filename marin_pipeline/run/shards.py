@@ -259,8 +259,11 @@ def run_shard(
     record = layout.shard_record(task.key)
     if objects.read(record) is not None:
         return
-    with guarding(task.secrets):
-        _compute(objects, task, record, call)
+    try:
+        with guarding(task.secrets):
+            _compute(objects, task, record, call)
+    finally:
+        objects.forget(f"{layout.shard(task.key)}/{task.attempt}")
 
 
 def _compute(

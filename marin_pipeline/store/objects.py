@@ -181,6 +181,9 @@ class ObjectStore(ABC):
     def info(self, path: str) -> ObjectInfo | None:
         """What a listing says of one object, or None when there is none."""
         folder = path.rpartition("/")[0]
+        if not folder:
+            found = self.read(path)
+            return None if found is None else ObjectInfo(path, len(found.data))
         return next((info for info in self.list(folder) if info.path == path), None)
 
     def is_at_hand(self, wanted: Wanted) -> bool:
