@@ -1,5 +1,5 @@
-"""The Python and the packages that a record was made with: whether they are those that are here, and where not, a virtual
-environment of them.
+"""The Python and the packages that a record was made with: whether they are those that are here, and where not, a
+virtual environment of them.
 
 An environment is built once and kept in the user's cache, named by what is in it. Only what an index has is installed,
 in exactly the recorded versions and nothing beside them; `marin_pipeline` and the project itself are code, which the
@@ -184,7 +184,7 @@ def _install(program: Path, versions: Mapping[str, str], folder: Path, tell: Cal
 
 
 def find_python(version: str) -> str:
-    """A Python of the recorded minor version, the exact one where it is there: the present one, one on PATH, one of pyenv.
+    """A Python of the recorded minor version, the exact one if it is there: the present one, one on PATH, one of pyenv.
 
     Raises:
         InputError: when there is none.

@@ -1,8 +1,8 @@
 """`marin-pipeline reproduce`: runs a recorded step again, with all its ancestors when asked, and says whether the same
 came out.
 
-What is run is the code of the record. Who reproduces a bundle runs what its maker wrote: reading one is harmless, this is
-not.
+What is run is the code of the record. Who reproduces a bundle runs what its maker wrote: reading one is harmless, this
+is not.
 """
 
 from __future__ import annotations
