@@ -38,6 +38,7 @@ COMPLETE = "complete.json"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 _NOT_THERE = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)==")
+_NO_ANSWER = re.compile(r"WARNING: Retrying|onnection|name resolution|timed out|SSLError", re.IGNORECASE)
 NAMED = 8
 """Packages that are named one by one; more are counted."""
 
@@ -174,7 +175,8 @@ def _install(program: Path, versions: Mapping[str, str], folder: Path, tell: Cal
         failed = _output_of([*command, "--requirement", str(requirements)])
         if failed is None:
             break
-        missing = _NOT_THERE.search(failed)
+        # Without an index that answers pip says the same of every package.
+        missing = None if _NO_ANSWER.search(failed) else _NOT_THERE.search(failed)
         name = missing[1].lower().replace("_", "-").replace(".", "-") if missing else ""
         if name not in left:
             raise InputError(f"{folder}: the recorded packages cannot be installed; pip says:\n{_last_lines(failed)}")

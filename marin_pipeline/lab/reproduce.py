@@ -32,6 +32,11 @@ _WORDS: Mapping[str, Word] = {
     "within tolerance": "reproduced within tolerance",
     "diverged": "diverged",
 }
+_WORDS_OF_WHAT_IS_THERE: Mapping[str, Word] = {
+    "bit-identical": "intact",
+    "within tolerance": "cached",
+    "diverged": "diverged",
+}
 
 
 @dataclass(frozen=True)
@@ -225,5 +230,4 @@ def _already_there(source: ObjectStore, to: ObjectStore, target: Recorded) -> St
         first = verified.findings[0]
         raise CorruptOutput(f"{first.where}: {first.what}")
     comparison = compare(CommittedOutput(source, target.id, target.key, target.commit), made)
-    word: Word = {"bit-identical": "intact", "within tolerance": "cached", "diverged": "diverged"}[comparison.verdict]
-    return StepVerdict(target.id, target.key, target.name, word, comparison)
+    return StepVerdict(target.id, target.key, target.name, _WORDS_OF_WHAT_IS_THERE[comparison.verdict], comparison)

@@ -312,8 +312,8 @@ def _fetch_file(source: ObjectStore, sha256: str, target: Path) -> None:
                 file.write(block)
     except FileNotFoundError as error:
         raise InputError(
-            f"{source.url}/{path}: the file {target.name!r}, which a step was given, is not kept there; it cannot be run "
-            "again"
+            f"{source.url}/{path}: the file {target.name!r}, which a step was given, is not kept there, so that it "
+            "cannot be run again"
         ) from error
     except OSError as error:
         raise StoreError(f"{source.url}/{path}: cannot be fetched ({error.strerror or error})") from error
