@@ -8,9 +8,24 @@ from typing import Any, Literal
 
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.run.plan import ACCEPT_OR_RERUN
-from marin_pipeline.store.commit import Commit
+from marin_pipeline.store.commit import Commit, Elsewhere
 
 Outcome = Literal["cached", "done", "failed", "blocked"]
+Verb = Literal[
+    "cached",
+    "adopt",
+    "wait",
+    "run",
+    "fetch",
+    "progress",
+    "done",
+    "fetched",
+    "retry",
+    "fail",
+    "blocked",
+    "diverged",
+    "drift",
+]
 
 
 @dataclass
@@ -26,6 +41,15 @@ class Settled:
     """The output was made by other code; nothing new is built on it."""
     stopped: bool = False
     """It was at work when the run was stopped."""
+    fetched: bool = False
+    """The output was copied here from another store, in this run."""
+    left: Elsewhere | None = None
+    """Another store has the output, and nothing here needs it: it was left there."""
+
+    @property
+    def known(self) -> Commit | None:
+        """The record of the output, here or where it was left."""
+        return self.left.commit if self.left is not None else self.commit
 
 
 def why_blocked(node: Node, graph: Graph, settled: Mapping[str, Settled], selected: Set[str] | None) -> str:
@@ -49,7 +73,7 @@ def why_blocked(node: Node, graph: Graph, settled: Mapping[str, Settled], select
 class Notice:
     """Something that a person or a program that watches should know."""
 
-    verb: Literal["cached", "adopt", "wait", "run", "progress", "done", "retry", "fail", "blocked", "diverged", "drift"]
+    verb: Verb
     node: Node
     text: str = ""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -22,6 +22,7 @@ from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.outcome import Notice
 from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Plan, PlannedNode, summary_line
+from marin_pipeline.run.transfer import bytes_text
 from marin_pipeline.store.output import CommittedOutput
 
 if TYPE_CHECKING:
@@ -54,15 +55,6 @@ class Screen(Protocol):
     def abandon(self) -> None:
         """The run ends with an error that is shown next."""
         ...
-
-
-def bytes_text(size: float) -> str:
-    """A number of bytes for people."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{size:.0f} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
 def plan_lines(plan: Plan, title: str, store: str, whole: bool = False, undone: bool = False) -> list[str]:

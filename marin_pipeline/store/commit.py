@@ -172,6 +172,19 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """A current output of a key in another store, which is only looked in."""
+
+    objects: ObjectStore
+    look: Look
+    """What that store says of the key."""
+    commit: Commit
+
+    def __str__(self) -> str:
+        return self.objects.url
+
+
+@dataclass(frozen=True)
 class Look:
     """What the store says of one key."""
 
@@ -190,6 +203,9 @@ class Look:
     """Why the commit of this number, which was adopted, counts no more: what it was taken from was ended."""
     accepted: frozenset[str] = field(default_factory=frozenset[str])
     """First 16 hex of the code digests that count as the one that made the commit."""
+    elsewhere: tuple[Elsewhere, ...] = ()
+    """Where else there is a current output, in the order in which it is taken from; looked up only where none is here.
+    """
 
     @property
     def begins_anew(self) -> bool:
