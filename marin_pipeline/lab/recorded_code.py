@@ -41,8 +41,11 @@ sys.path[:] = [folder for folder in sys.path if _stays(folder)]
 sys.meta_path[:] = [each for each in sys.meta_path if "__editable__" not in str(getattr(each, "__module__", ""))]
 '''
 
-_DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "MARIN_PREFIX", "VIRTUAL_ENV")
-"""Of the caller's environment: what would change which code is run, or where it writes."""
+_DROPPED = (
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "VIRTUAL_ENV"),
+    *("MARIN_PREFIX", "MARIN_SUBSTITUTES"),
+)
+"""Of the caller's environment: what would change which code is run, where it writes, or whether it is run at all."""
 
 
 class RecordedCode:

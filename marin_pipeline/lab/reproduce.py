@@ -7,6 +7,7 @@ is not.
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
@@ -15,16 +16,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, UsageError
+from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
+from marin_pipeline.lab.share import bundle_of
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
+from marin_pipeline.run.selection import find_step
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
+from marin_pipeline.store.read_only import ReadOnlyObjects
 from marin_pipeline.store.verify import Verifier
 
 _WORDS: Mapping[str, Word] = {
@@ -94,6 +100,39 @@ def _event_text(tree: Mapping[str, Tree]) -> str | None:
     if verb == "fail":
         detail = f"{detail}  {tree.get('text', '')}\n{tree.get('traceback', '')}".rstrip()
     return f"{verb:<9}{tree['key'][:8]}  {tree['name']}  {detail}".rstrip()
+
+
+def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Asked, out: TextIO, as_json: bool) -> int:
+    """The command: reproduce a key, or what a bundle says.
+
+    Args:
+        own: the store of a key when `source` is not given.
+        what: a key, a name, or the file of a bundle.
+
+    Raises:
+        MarinError: when it cannot be tried.
+    """
+    file = Path(what)
+    if file.is_file():
+        bundle = Bundle.loads(file.read_bytes(), what)
+        if source is None:
+            raise UsageError(f"--from PREFIX: say where the store of {what} is; it says that it was {bundle.source}")
+    elif what.endswith(".json"):
+        raise UsageError(f"{what}: no such file")
+    else:
+        source = source or own
+        if not source.is_there():
+            raise UsageError(f"{source.url}: no store is there; say where it is with --from")
+        bundle = bundle_of(source, *find_step(source, what))
+
+    def line(text: str) -> None:
+        print(text, file=out, flush=True)
+
+    def event(tree: Mapping[str, Tree]) -> None:
+        line(json.dumps(tree))
+
+    steps = Recorded.of(bundle)
+    return reproduce(ReadOnlyObjects(source), steps, bundle.key, asked, Reporter(line, event if as_json else None))
 
 
 def reproduce(source: ObjectStore, steps: Sequence[Recorded], key: str, asked: Asked, reporter: Reporter) -> int:

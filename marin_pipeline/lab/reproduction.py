@@ -15,6 +15,7 @@ from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.canonical import Tree, digest
 from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError, StoreError, UsageError
 from marin_pipeline.core.key import artifact_keys
+from marin_pipeline.lab.bundle import Bundle, BundledStep
 from marin_pipeline.lab.environment import Environment, How, choose
 from marin_pipeline.lab.recorded_code import RecordedCode, run_with
 from marin_pipeline.run.rebuilt import RecordedStep, file_name
@@ -31,26 +32,47 @@ Event = Callable[[Mapping[str, Tree]], None]
 
 @dataclass(frozen=True)
 class Recorded:
-    """One step of a bundle."""
+    """One step of a bundle, and what it needs to be run again."""
 
-    id: str
-    key: str
-    spec: str
-    commit: Commit
+    step: BundledStep
     origin: Origin | None
     """Where its output comes from; None where nobody wrote it down."""
     environment: str = ""
     """Digest of Python and packages of the origin."""
+    name: str = ""
+    """On screen."""
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> list[Recorded]:
+        """The steps of a bundle, in topological order."""
+        environments = {digest: _environment(origin) for digest, origin in bundle.origins.items()}
+        found: list[Recorded] = []
+        for step in bundle.steps:
+            made = step.commit.origin
+            is_adopted = step.id.startswith(ADOPTED)
+            name = step.id.removeprefix(ADOPTED) if is_adopted else step_name(step.id)
+            found.append(cls(step, bundle.origins.get(made), environments.get(made, ""), name))
+        return found
 
     @property
-    def name(self) -> str:
-        """On screen."""
-        return self.id.removeprefix(ADOPTED) if self.is_adopted else step_name(self.id)
+    def id(self) -> str:
+        """Of the step."""
+        return self.step.id
+
+    @property
+    def key(self) -> str:
+        """Of the step."""
+        return self.step.key
+
+    @property
+    def commit(self) -> Commit:
+        """The record of its output."""
+        return self.step.commit
 
     @property
     def label(self) -> str:
         """For errors."""
-        return f"{self.id} {self.key[:8]}"
+        return self.step.label
 
     @property
     def is_adopted(self) -> bool:
@@ -60,8 +82,7 @@ class Recorded:
     @cached_property
     def inputs(self) -> list[str]:
         """Keys of what it reads directly, each once."""
-        read = [record.key for record in self.commit.inputs.values()]
-        return list(dict.fromkeys([*read, *sorted(artifact_keys(self.commit.arguments))]))
+        return list(dict.fromkeys([*self.step.depends_on, *sorted(artifact_keys(self.commit.arguments))]))
 
     @cached_property
     def files(self) -> dict[tuple[str, str], None]:
@@ -263,7 +284,7 @@ def _declared(step: Recorded, code: RecordedCode) -> RecordedStep:
     commit = step.commit
     assert commit.target is not None
     target = code.target(commit.target, step.id)
-    return RecordedStep(step.id, step.key, step.spec, commit.code, commit.pieces, commit.arguments, target)
+    return RecordedStep(step.id, step.key, step.step.spec, commit.code, commit.pieces, commit.arguments, target)
 
 
 def batches(steps: Iterable[Recorded]) -> Iterator[list[Recorded]]:
@@ -290,7 +311,7 @@ def _group(step: Recorded) -> tuple[str, str]:
     return step.origin.snapshot, step.environment
 
 
-def environment_digest(origin: Origin) -> str:
+def _environment(origin: Origin) -> str:
     """What tells two environments apart: Python, and the packages with their versions and files."""
     return digest({"python": origin.python, "packages": {name: vars(each) for name, each in origin.packages.items()}})
 
