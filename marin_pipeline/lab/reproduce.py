@@ -23,10 +23,9 @@ from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
+from marin_pipeline.lab.pull import read_bundle
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
-from marin_pipeline.lab.share import bundle_of
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
-from marin_pipeline.run.selection import find_step
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
@@ -112,18 +111,12 @@ def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Aske
     Raises:
         MarinError: when it cannot be tried.
     """
-    file = Path(what)
-    if file.is_file():
-        bundle = Bundle.loads(file.read_bytes(), what)
-        if source is None:
-            raise UsageError(f"--from PREFIX: say where the store of {what} is; it says that it was {bundle.source}")
-    elif what.endswith(".json"):
-        raise UsageError(f"{what}: no such file")
-    else:
-        source = source or own
-        if not source.is_there():
-            raise UsageError(f"{source.url}: no store is there; say where it is with --from")
-        bundle = bundle_of(source, *find_step(source, what))
+    given, source = source is not None, ReadOnlyObjects(source or own)
+    if given and not source.is_there():
+        raise UsageError(f"--from {source.url}: no store is there")
+    bundle = read_bundle(what, source)
+    if not given and (what == "-" or Path(what).is_file()):
+        raise UsageError(f"--from PREFIX: say where the store of {what} is; it says that it was {bundle.source}")
 
     def line(text: str) -> None:
         print(text, file=out, flush=True)
@@ -131,17 +124,15 @@ def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Aske
     def event(tree: Mapping[str, Tree]) -> None:
         line(json.dumps(tree))
 
-    steps = Recorded.of(bundle)
-    return reproduce(ReadOnlyObjects(source), steps, bundle.key, asked, Reporter(line, event if as_json else None))
+    return reproduce(source, bundle, asked, Reporter(line, event if as_json else None))
 
 
-def reproduce(source: ObjectStore, steps: Sequence[Recorded], key: str, asked: Asked, reporter: Reporter) -> int:
+def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Reporter) -> int:
     """Run a recorded step again and compare.
 
     Args:
         source: the store of the record; it is only read.
-        steps: the graph of the record, checked, in topological order.
-        key: of the target.
+        bundle: the record, checked.
 
     Returns:
         0 as recorded, 1 a step failed, 4 diverged or not verified, 130 interrupted.
@@ -149,20 +140,24 @@ def reproduce(source: ObjectStore, steps: Sequence[Recorded], key: str, asked: A
     Raises:
         MarinError: when it cannot be tried.
     """
-    target = next(step for step in steps if step.key == key)
-    outcome = Outcome(target.id, key, target.name)
+    steps = Recorded.of(bundle)
+    target = steps[-1]
+    outcome = Outcome(target.id, target.key, target.name)
     with _places(asked.to) as (scratch, prefix):
         to = open_objects(prefix)
         if not to.shared:
             raise UsageError(f"--to {prefix}: a store in memory is seen by this process only; choose a folder")
-        work = Work.of(steps, key, asked.deep, to)
+        work = Work.of(steps, asked.deep, to)
         work.refuse_missing_secrets()
         try:
             if not work.runs:
                 outcome.steps.append(_already_there(source, to, target))
             else:
                 _run_again(
-                    Reproduction(source, to, work, scratch, asked.environment, reporter.tell), asked, outcome, reporter
+                    Reproduction(source, to, bundle, work, scratch, asked.environment, reporter.tell),
+                    asked,
+                    outcome,
+                    reporter,
                 )
         except CorruptOutput as error:
             outcome.damaged, _, outcome.damage = str(error).partition(": ")

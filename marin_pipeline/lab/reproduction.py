@@ -17,6 +17,7 @@ from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError, St
 from marin_pipeline.core.key import artifact_keys
 from marin_pipeline.lab.bundle import Bundle, BundledStep
 from marin_pipeline.lab.environment import Environment, How, choose
+from marin_pipeline.lab.pull import take_provenance
 from marin_pipeline.lab.recorded_code import RecordedCode, run_with
 from marin_pipeline.run.rebuilt import RecordedStep, file_name
 from marin_pipeline.run.rerun import Request, step_name
@@ -129,12 +130,11 @@ class Work:
     """What they need and does not run again."""
 
     @classmethod
-    def of(cls, steps: Sequence[Recorded], key: str, deep: bool, to: ObjectStore) -> Work:
+    def of(cls, steps: Sequence[Recorded], deep: bool, to: ObjectStore) -> Work:
         """Decide what runs.
 
         Args:
-            steps: the graph, in topological order.
-            key: of the target.
+            steps: the graph, in topological order; the last one is the target.
             deep: run all ancestors again as well.
             to: the store that is written.
 
@@ -142,7 +142,7 @@ class Work:
             UsageError: when the target was made elsewhere.
             InputError: when it is not known with which code a step was made.
         """
-        by_key = {step.key: step for step in steps}
+        by_key, key = {step.key: step for step in steps}, steps[-1].key
         if by_key[key].is_adopted:
             raise UsageError(
                 f"{by_key[key].name} was made elsewhere and taken in, so that no step could make it again; "
@@ -182,6 +182,7 @@ class Reproduction:
 
     source: ObjectStore
     to: ObjectStore
+    bundle: Bundle
     work: Work
     scratch: Path
     """A folder for code and files, which somebody else removes."""
@@ -219,6 +220,7 @@ class Reproduction:
                 self.environments[step.environment] = choose(step.origin, self.how, own, self.tell)
         for step in self.work.pulled:
             self.tell(f"pull     {step.key[:8]}  {step.name}  {step.commit.bytes:,} bytes")
+            take_provenance(self.source, self.to, self.bundle, step.step)
             copy_output(self.source, self.to, step.id, step.key, step.commit)
         given = [*self.work.pulled, *self.work.there]
         looks = look_many(self.to, [(step.id, step.key) for step in given])

@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from marin_pipeline.store.origins import Git
 
@@ -21,7 +22,6 @@ SECONDS = 10.0
 LONGEST_PATCH = 2**20
 """Bytes."""
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[^/@]*@)?([^/?#][^?#]*)", re.IGNORECASE)
 _SHORT_URL = re.compile(r"(?:([^/@:]*)@)?([A-Za-z0-9.-]+):([^?#]+)")
 """As in `git@host:path`."""
 
@@ -46,9 +46,10 @@ def git_state(folder: Path) -> Git | None:
 
 def without_credentials(url: str) -> str | None:
     """A remote's URL without user, password and query; None for what is no place on a network."""
-    found = _URL.fullmatch(url)
-    if found is not None:
-        return None if found[1].lower() == "file" else f"{found[1]}://{found[2]}"
+    if "://" in url:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{host}{parts.path}" if host and parts.scheme != "file" else None
     found = _SHORT_URL.fullmatch(url)
     if found is None:
         return None

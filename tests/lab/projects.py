@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marin_pipeline.lab.share import bundle_of
-from marin_pipeline.run.selection import find_step
-from marin_pipeline.store.objects import open_objects
 from tests.conftest import Ran, environment
 
 TOOL = ("-c", "from marin_pipeline.tool import main; main()")
@@ -125,8 +122,8 @@ class Project:
     def bundle(self, key: str) -> Path:
         """The bundle of a key, as `share` writes it."""
         path = self.folder.parent / f"{key.replace('@', '-')}.bundle.json"
-        objects = open_objects(str(self.prefix))
-        path.write_bytes(bundle_of(objects, *find_step(objects, key)).dumps())
+        done = self.tool("share", key, "--prefix", str(self.prefix), "--out", str(path))
+        assert done.code == 0, done.err
         return path
 
     def _started(self, command: list[str], cwd: Path, extra: Mapping[str, str] | None = None) -> Ran:

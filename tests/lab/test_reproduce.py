@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.lab.projects import HELPER, PROGRAM, PYPROJECT, Project
 
 
@@ -68,7 +69,7 @@ def test_a_bundle_is_enough_when_the_project_has_gone_and_another_stands_in_its_
     shutil.rmtree(project.folder)
     other = Project.at(project.folder.parent, {"helper.py": "def clean(text):\n    return 'other'\n"}, "elsewhere")
     done, last = project.reproduce(
-        str(bundle), "--deep", cwd=other.folder, PYTHONPATH=f"{other.folder}", MARIN_PREFIX="/nowhere"
+        str(bundle), "--deep", cwd=other.folder, PYTHONPATH=f"{other.folder}:{ROOT}", MARIN_PREFIX="/nowhere"
     )
     assert (done.code, last["verdict"]) == (0, "reproduced bit-identical"), done.err
     assert last["steps"] == 3
@@ -383,11 +384,11 @@ if __name__ == "__main__":
         "src/counting/inner.py": steps.format(name="inner"),
     }
     project = Project.at(tmp_path, files)
-    project.extra["PYTHONPATH"] = f"{project.folder / 'src'}:{Path(__file__).parents[2]}"
+    project.extra["PYTHONPATH"] = f"{project.folder / 'src'}:{ROOT}"
     project.run(file="experiments/program.py")
     bundle = project.bundle("both")
     shutil.rmtree(project.folder)
-    project.extra["PYTHONPATH"] = str(Path(__file__).parents[2])
+    project.extra["PYTHONPATH"] = str(ROOT)
     done, last = project.reproduce(str(bundle), "--deep")
     assert (last["verdict"], last["steps"]) == ("reproduced bit-identical", 3), done.err
 
