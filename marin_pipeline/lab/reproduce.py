@@ -160,8 +160,10 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
                     reporter,
                 )
         except CorruptOutput as error:
-            outcome.damaged, _, outcome.damage = str(error).partition(": ")
-        if asked.to is not None or (outcome.exit_code not in (0, 130) and to.is_there()):
+            where, _, what = str(error).partition(": ")
+            outcome.damaged, outcome.damage = where, what or str(error)
+        is_of_use = outcome.exit_code not in (0, 130) and bool(outcome.steps or outcome.failed)
+        if asked.to is not None or is_of_use:
             outcome.prefix = to.url
         if asked.to is None and outcome.prefix is None:
             shutil.rmtree(prefix, ignore_errors=True)
@@ -194,6 +196,7 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
         for step in [*work.pulled, *work.there]
         if step.key in run.moved
     ]
+    outcome.notes += list(_reservations(run))
     found: dict[str, Future[tuple[StepVerdict, CommittedOutput]]] = {}
     # In another thread: what the run tells has to be listened to.
     with ThreadPoolExecutor(1) as comparing:
@@ -224,6 +227,16 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
     order = {step.key: number for number, step in enumerate([*work.there, *work.runs])}
     verdicts = {**there, **{key: verdict for key, (verdict, _) in results.items()}}
     outcome.steps = [verdicts[key] for key in sorted(verdicts, key=order.__getitem__)]
+
+
+def _reservations(run: Reproduction) -> Iterator[str]:
+    """What a reader of the verdict should know of the steps that run."""
+    for step in run.work.runs:
+        unpinned: Sequence[str] = getattr(step.commit, "unpinned", ())
+        if unpinned:
+            yield f"{step.name} was made from what no key fixes ({', '.join(unpinned)}): that may have changed since"
+    if run.started_with_states:
+        yield f"{run.to.url} had trained states before, from which a step may have gone on instead of beginning anew"
 
 
 def _compared(run: Reproduction, step: Recorded, reporter: Reporter) -> tuple[StepVerdict, CommittedOutput]:

@@ -196,6 +196,9 @@ class Reproduction:
     moved: list[str] = field(default_factory=list[str])
     """Inputs that the store had already, with other bytes than are recorded: what reads them is no reproduction."""
 
+    started_with_states: bool = False
+    """The store had states of training before, from which a step goes on."""
+
     def prepare(self) -> None:
         """Fetch the code, the files and the inputs, all verified, and have the environments ready.
 
@@ -218,6 +221,7 @@ class Reproduction:
             if step.environment not in self.environments:
                 own = self.codes[step.origin.snapshot].distributions
                 self.environments[step.environment] = choose(step.origin, self.how, own, self.tell)
+        self.started_with_states = bool(self.to.names("chains"))
         for step in self.work.pulled:
             self.tell(f"pull     {step.key[:8]}  {step.name}  {step.commit.bytes:,} bytes")
             take_provenance(self.source, self.to, self.bundle, step.step)
