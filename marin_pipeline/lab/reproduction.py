@@ -5,6 +5,7 @@ came out.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -47,12 +48,12 @@ class Recorded:
     def of(cls, bundle: Bundle) -> list[Recorded]:
         """The steps of a bundle, in topological order."""
         environments = {digest: _environment(origin) for digest, origin in bundle.origins.items()}
+        names = [_name(step.id) for step in bundle.steps]
+        many = Counter(names)
         found: list[Recorded] = []
-        for step in bundle.steps:
-            made = step.commit.origin
-            is_adopted = step.id.startswith(ADOPTED)
-            name = step.id.removeprefix(ADOPTED) if is_adopted else step_name(step.id)
-            found.append(cls(step, bundle.origins.get(made), environments.get(made, ""), name))
+        for step, name in zip(bundle.steps, names, strict=True):
+            made, shown = step.commit.origin, name if many[name] == 1 else f"{name}[{step.key[:8]}]"
+            found.append(cls(step, bundle.origins.get(made), environments.get(made, ""), shown))
         return found
 
     @property
@@ -102,6 +103,10 @@ class Recorded:
                 f"{self.label}: its record does not say with which code it was made (it is of an earlier version of "
                 "marin_pipeline), so it cannot be run again; `marin-pipeline pull` fetches and verifies it"
             )
+
+
+def _name(id: str) -> str:
+    return id.removeprefix(ADOPTED) if id.startswith(ADOPTED) else step_name(id)
 
 
 def tagged(tree: Tree, tag: str) -> Iterator[Mapping[str, Tree]]:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.lab.projects import HELPER, PROGRAM, PYPROJECT, Project
+from marin_pipeline.lab.bundle import Bundle, BundledStep
+from marin_pipeline.lab.reproduction import Recorded, batches
+from marin_pipeline.store.commit import Commit
+from marin_pipeline.store.origins import Origin
+from tests.conftest import ROOT, environment
+from tests.lab.projects import HELPER, PROGRAM, PYPROJECT, TOOL, Project
 
 
 @pytest.fixture
@@ -405,3 +414,89 @@ def test_a_bundle_needs_to_be_told_where_its_store_is(project: Project) -> None:
     done = project.tool("reproduce", str(project.bundle("longest")))
     assert done.code == 2
     assert str(project.prefix) in done.err
+
+
+def test_a_record_that_does_not_say_with_which_code_it_was_made_is_said(project: Project) -> None:
+    bundle = Bundle.loads(project.bundle("longest").read_bytes(), "it")
+    older = [replace(step, commit=replace(step.commit, origin="", target=None)) for step in bundle.steps]
+    path = project.folder.parent / "older.json"
+    path.write_bytes(replace(bundle, steps=tuple(older), origins={}, files={}).dumps())
+    done = project.tool("reproduce", str(path), "--from", str(project.prefix))
+    assert done.code == 1
+    assert "does not say with which code it was made" in done.err
+
+
+def test_a_bundle_that_was_edited_by_hand_is_refused(project: Project) -> None:
+    path = project.bundle("longest")
+    path.write_bytes(path.read_bytes().replace(b'"helper.py"', b'"helped.py"').replace(b"program.py", b"progrum.py"))
+    done = project.tool("reproduce", str(path), "--from", str(project.prefix))
+    assert done.code == 4
+    assert "not a bundle" in done.err
+
+
+def test_interrupted_it_stops_the_steps_and_leaves_nothing(tmp_path: Path) -> None:
+    program = PROGRAM.replace(
+        'if os.environ.get("FAIL_NOW"):', 'while os.environ.get("WAIT_NOW"):\n        time.sleep(0.05)\n    if False:'
+    ).replace("import os\n", "import os\nimport time\n")
+    project = Project.at(tmp_path)
+    (project.folder / "program.py").write_text(program)
+    project.run()
+    scratch = tmp_path / "scratch"
+    command = [sys.executable, *TOOL, "reproduce", "longest", "--from", str(project.prefix), "--json"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**environment(project.prefix), "WAIT_NOW": "1", "TMPDIR": str(scratch)},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == "run":
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert json.loads(out.splitlines()[-1])["verdict"] is None
+    assert project.left_over == []
+
+
+def test_steps_are_run_together_by_code_and_environment_and_never_before_what_they_need() -> None:
+    """A chain in which two codes alternate, and a side branch that needs not wait."""
+    graph = {"a": ("1", ""), "b": ("1", "a"), "c": ("2", "b"), "d": ("1", "c"), "e": ("2", ""), "f": ("1", "a")}
+    steps = [recorded(name, code, needs) for name, (code, needs) in graph.items()]
+    found = [[step.key for step in batch] for batch in batches(steps)]
+    assert found == [["a", "b", "f"], ["c", "e"], ["d"]]
+
+
+def recorded(name: str, code: str, needs: str) -> Recorded:
+    origin = Origin(code, None, "3.11.7", {}, {})
+    made = Recorded(BundledStep(name, name, "{}", cast(Commit, None)), origin, "same", name)
+    made.__dict__["inputs"] = list(needs)
+    return made
+
+
+@pytest.mark.slow
+def test_an_environment_of_the_recorded_versions_is_built_when_they_are_not_here(tmp_path: Path) -> None:
+    """The record is made by a Python with one small package, in a version that is not the present one's."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", str(bare)], check=True)
+    install = [str(bare / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "iniconfig==2.0.0"]
+    subprocess.run(install, check=True)
+    project = Project.at(tmp_path)
+    program = PROGRAM.replace("import os\n", "import importlib.metadata\nimport os\n").replace(
+        '"the same\\n"', 'importlib.metadata.version("iniconfig")'
+    )
+    (project.folder / "program.py").write_text(program)
+    project.extra = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    project.run(python=str(bare / "bin" / "python"))
+    done, last = project.reproduce("longest", "--deep")
+    assert (done.code, last["verdict"]) == (0, "reproduced bit-identical"), done.err
+    told = [line["text"] for line in done.events if line["event"] == "note"]
+    assert any("iniconfig 2.0.0 → " in line for line in told)
+    assert any(line.startswith("building an environment") for line in told)
+    # With the packages that are here it comes out otherwise, and the packages are named beside the verdict.
+    done, last = project.reproduce("longest", "--deep", "--environment", "present")
+    assert (done.code, last["verdict"]) == (4, "diverged")
+    assert any("iniconfig 2.0.0 → " in note for note in last["notes"])
