@@ -213,7 +213,7 @@ class Pull:
             raise _Stopped
         self._check_manifest(step)
         # First what the commit names beside its files, so that no commit is here without it.
-        take_provenance(self._source, self._objects, bundle, step)
+        self._take_provenance(bundle, step)
         commit = copy_output(self._source, self._objects, step.id, step.key, step.commit, report=self._fetched)
         self._refuse_other(step, commit.output)
         with self._lock:
@@ -230,6 +230,16 @@ class Pull:
             before, size, has_value = entry.path, size + entry.size, has_value or entry.path == VALUE
         if size != step.commit.bytes or not has_value or manifest.output_digest != step.commit.output:
             raise CorruptOutput(f"{step.label}: its manifest and its commit contradict each other")
+
+    def _take_provenance(self, bundle: Bundle, step: BundledStep) -> None:
+        if not step.commit.origin:
+            return
+        origin = bundle.origins[step.commit.origin]
+        read_origin(self._source, step.commit.origin)
+        keep_snapshot(self._objects, read_snapshot(self._source, origin.snapshot))
+        keep_origin(self._objects, origin)
+        for sha256 in sorted(file_digests(step.commit.arguments)):
+            copy_file(self._source, self._objects, sha256, bundle.files[sha256])
 
     def _fetched(self, size: int) -> None:
         if self._stopped.is_set():
@@ -273,18 +283,6 @@ class Pull:
                 "others": others,
             }
         )
-
-
-def take_provenance(source: ObjectStore, objects: ObjectStore, bundle: Bundle, step: BundledStep) -> None:
-    """Take what a commit names beside its files: the record of its origin, the code, the local files; all verified."""
-    if not step.commit.origin:
-        return
-    origin = bundle.origins[step.commit.origin]
-    read_origin(source, step.commit.origin)
-    keep_snapshot(objects, read_snapshot(source, origin.snapshot))
-    keep_origin(objects, origin)
-    for sha256 in sorted(file_digests(step.commit.arguments)):
-        copy_file(source, objects, sha256, bundle.files[sha256])
 
 
 class _Stopped(StoreError):

@@ -154,7 +154,7 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
                 outcome.steps.append(_already_there(source, to, target))
             else:
                 _run_again(
-                    Reproduction(source, to, bundle, work, scratch, asked.environment, reporter.tell),
+                    Reproduction(source, to, work, scratch, asked.environment, reporter.tell),
                     asked,
                     outcome,
                     reporter,

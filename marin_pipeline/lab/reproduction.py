@@ -18,7 +18,6 @@ from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError, St
 from marin_pipeline.core.key import artifact_keys
 from marin_pipeline.lab.bundle import Bundle, BundledStep
 from marin_pipeline.lab.environment import Environment, How, choose
-from marin_pipeline.lab.pull import take_provenance
 from marin_pipeline.lab.recorded_code import RecordedCode, run_with
 from marin_pipeline.run.rebuilt import RecordedStep, file_name
 from marin_pipeline.run.rerun import Request, step_name
@@ -187,7 +186,6 @@ class Reproduction:
 
     source: ObjectStore
     to: ObjectStore
-    bundle: Bundle
     work: Work
     scratch: Path
     """A folder for code and files, which somebody else removes."""
@@ -229,7 +227,6 @@ class Reproduction:
         self.started_with_states = bool(self.to.names("chains"))
         for step in self.work.pulled:
             self.tell(f"pull     {step.key[:8]}  {step.name}  {step.commit.bytes:,} bytes")
-            take_provenance(self.source, self.to, self.bundle, step.step)
             copy_output(self.source, self.to, step.id, step.key, step.commit)
         given = [*self.work.pulled, *self.work.there]
         looks = look_many(self.to, [(step.id, step.key) for step in given])
