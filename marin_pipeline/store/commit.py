@@ -16,7 +16,7 @@ from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
-from marin_pipeline.store.objects import ObjectStore, answered, put, together
+from marin_pipeline.store.objects import ObjectStore, answered, put, shown_url, together
 from marin_pipeline.store.records import parsed, typed
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
@@ -181,7 +181,7 @@ class Elsewhere:
     commit: Commit
 
     def __str__(self) -> str:
-        return self.objects.url
+        return shown_url(self.objects.url)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from threading import Event, Lock
-from urllib.parse import urlsplit, urlunsplit
 
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import CorruptOutput, StoreError
@@ -24,7 +23,10 @@ from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
 from marin_pipeline.store.inventory import read_manifest
 from marin_pipeline.store.manifest import Entry, checksums_differ
-from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, put, together
+from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, holds, put, shown_url, together
+from marin_pipeline.store.origins import keep_origin, read_origin
+from marin_pipeline.store.provenance import named_by
+from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 
 AT_ONCE = 8
 """Objects that are copied at the same time."""
@@ -76,6 +78,7 @@ def copy_output(
         where = f"{source.url}/{layout.manifest(id, key, commit.attempt)}"
         raise CorruptOutput(f"{where}: gives another output digest than was committed; it cannot be taken")
     _Copy(source, target, layout.attempt(id, key, commit.attempt), manifest.entries, report).run()
+    copy_provenance(source, target, commit)
     write_spec(target, id, key, spec)
     _copy_manifest(source, target, layout.manifest(id, key, commit.attempt), commit)
     taken = replace(commit, number=found.number, key=key, copied_from=shown_url(source.url))
@@ -98,10 +101,39 @@ def checked_spec(objects: ObjectStore, id: str, key: str) -> bytes:
     return found.data
 
 
-def shown_url(url: str) -> str:
-    """A prefix as it may be written down: without a user and a password."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.netloc else url
+def copy_provenance(source: ObjectStore, target: ObjectStore, commit: Commit) -> None:
+    """Copy what a commit names beside its files: the record of its origin, the code of that, the local files.
+
+    Raises:
+        CorruptOutput: when the source has not got it, or other bytes.
+    """
+    if not commit.origin:
+        return
+    for path in sorted(named_by(commit)):
+        if path.startswith("files/") and not holds(target, path):
+            _copy_file(source, target, path)
+    if not holds(target, layout.origin(commit.origin)):
+        origin = answered(partial(read_origin, source, commit.origin))
+        if not holds(target, layout.snapshot(origin.snapshot)):
+            keep_snapshot(target, answered(partial(read_snapshot, source, origin.snapshot)))
+        keep_origin(target, origin)
+
+
+def _copy_file(source: ObjectStore, target: ObjectStore, path: str) -> None:
+    writer, content = target.writer(path), ContentHash()
+    try:
+        for block in source.blocks(path):
+            content.update(block)
+            writer.write(block)
+        if content.hexdigest() != path.rpartition("/")[2]:
+            raise CorruptOutput(f"{source.url}/{path}: has other bytes than its name says; it cannot be taken")
+    except FileNotFoundError as error:
+        writer.abort()
+        raise CorruptOutput(f"{source.url}/{path}: the file that a step was given is missing there") from error
+    except BaseException:
+        writer.abort()
+        raise
+    writer.close()
 
 
 def _copy_manifest(source: ObjectStore, target: ObjectStore, path: str, commit: Commit) -> None:

@@ -205,6 +205,14 @@ def open_objects(prefix: str) -> ObjectStore:
     return LocalObjects(Path(os.path.abspath(folder)))
 
 
+def shown_url(url: str) -> str:
+    """A prefix as it may be written down: without a user and a password."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.netloc else url
+
+
 def put(objects: ObjectStore, path: str, data: bytes) -> Found:
     """Create an object unless it is there, and return what is there then: ours, if its bytes are `data`.
 
