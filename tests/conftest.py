@@ -16,10 +16,24 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.stores import counted, gs_server, prefix, s3_prefix, s3_server, shared_prefix
+
+__all__ = ["gs_server", "prefix", "s3_prefix", "s3_server", "shared_prefix"]
+
 # The same examples each time: a check that passes once passes again. `MARIN_TEST_PROFILE=searching` tries others.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("searching", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("MARIN_TEST_PROFILE", "repeatable"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was tested on which store."""
+    passed = [each for each in terminalreporter.stats.get("passed", []) if each.when == "call"]
+    if lines := list(counted(passed)):
+        terminalreporter.section("passed, by store")
+        for line in lines:
+            terminalreporter.line(line)
+
 
 ROOT = Path(__file__).parent.parent
 

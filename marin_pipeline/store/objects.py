@@ -182,7 +182,8 @@ class ObjectStore(ABC):
 
 
 def open_objects(prefix: str) -> ObjectStore:
-    """The objects under a prefix: a local folder (a path or a `file://` URL), or `memory://NAME`.
+    """The objects under a prefix: a local folder (a path or a `file://` URL), `gs://BUCKET/FOLDER`,
+    `s3://BUCKET/FOLDER`, or `memory://NAME`.
 
     Raises:
         UsageError: for a prefix of another kind.
@@ -192,8 +193,16 @@ def open_objects(prefix: str) -> ObjectStore:
 
         return MemoryObjects.named(prefix)
     scheme, separator, rest = prefix.partition("://")
+    if separator and scheme == "gs":
+        from marin_pipeline.store.gcs_objects import GcsObjects
+
+        return GcsObjects(prefix)
+    if separator and scheme == "s3":
+        from marin_pipeline.store.s3_objects import S3Objects
+
+        return S3Objects(prefix)
     if separator and scheme != "file":
-        raise UsageError(f"--prefix {prefix}: {scheme}:// is not supported; use a local folder or memory://")
+        raise UsageError(f"--prefix {prefix}: {scheme}:// is not supported; use a local folder, gs:// or s3://")
     from marin_pipeline.store.local_objects import LocalObjects
 
     if prefix.startswith("file:") and (not separator or not rest.startswith("/")):

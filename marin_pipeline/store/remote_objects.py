@@ -30,7 +30,8 @@ class RemoteObjects(ObjectStore):
             StoreError: when it would lead out of the store.
         """
         parts = path.split("/")
-        if ".." in parts or "." in parts or path[:1] == "/" or "\0" in path:
+        outside = ".." in parts or "." in parts or "" in parts or "\0" in path
+        if outside or not (path.isascii() or _is_text(path)):
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         return path
 
@@ -44,6 +45,8 @@ class RemoteObjects(ObjectStore):
         return target
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
+        for each in wanted:
+            self.checked(each.path)
         return fetched(self, wanted)
 
     @abstractmethod
@@ -53,3 +56,12 @@ class RemoteObjects(ObjectStore):
         Raises:
             FileNotFoundError: when there is no such object.
         """
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path has a form in UTF-8; halves of characters have none."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

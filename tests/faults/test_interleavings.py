@@ -1,5 +1,5 @@
 """Two drivers at one store, call by call in 500 orders: one commit counts, the other driver uses it, and whoever comes
-second with other bytes is told of.
+second with other bytes is told of. In memory and on local files; on servers in fewer orders.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import functools
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -21,12 +22,13 @@ from marin_pipeline.run.shards import StoredShard
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.memory_objects import MemoryObjects
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput, FileSet
 from tests.faults.faulty_objects import FaultyObjects, sometimes
 from tests.faults.small_steps import chains, twins
 from tests.faults.truth import Truth, bytes_of, check
 from tests.faults.turns import Driver, TakingTurns, Turns, bursts
+from tests.stores import counts_for, new_prefix
 
 SEEDS = 500
 
@@ -46,11 +48,17 @@ FORCED = {kind: next(key for key, node in graph.nodes.items() if node.depends_on
 """The step after the first, which some seeds force."""
 
 
+def in_memory() -> ObjectStore:
+    return MemoryObjects("memory://interleaved")
+
+
 @dataclass
 class Interleaving:
     """One order of the calls of two drivers, and what came of it."""
 
     seed: int
+    objects: ObjectStore
+    """An empty store."""
     taking: type[TakingTurns] = TakingTurns
 
     def __post_init__(self) -> None:
@@ -59,7 +67,6 @@ class Interleaving:
         self.lossy = chance.random() < 0.3
         self.forced = chance.random() < 0.15
         self.life = chance.choice((1.0, 2.0, 1e6))
-        self.objects = MemoryObjects("memory://interleaved")
         graph = GRAPHS[self.kind]
         if self.forced:
             assert Driver(graph, self.objects).run()
@@ -155,11 +162,17 @@ class Interleaving:
         return losers
 
 
-def explored(seeds: range, taking: type[TakingTurns] = TakingTurns) -> Counter[str]:
-    """In how many of the orders each kind of thing happened."""
+def explored(
+    seeds: range, taking: type[TakingTurns] = TakingTurns, empty: Callable[[], ObjectStore] = in_memory
+) -> Counter[str]:
+    """In how many of the orders each kind of thing happened.
+
+    Args:
+        empty: makes the store of a seed.
+    """
     found: Counter[str] = Counter()
     for seed in seeds:
-        interleaving = Interleaving(seed, taking)
+        interleaving = Interleaving(seed, empty(), taking)
         interleaving.run()
         try:
             found += interleaving.check()
@@ -168,22 +181,38 @@ def explored(seeds: range, taking: type[TakingTurns] = TakingTurns) -> Counter[s
     return found
 
 
-def test_in_every_order_of_their_calls_two_drivers_agree_on_one_true_commit() -> None:
-    found = explored(range(SEEDS))
-    print(f"{SEEDS} orders: {dict(found)}")
+def empties(request: pytest.FixtureRequest, kind: str) -> Callable[[], ObjectStore]:
+    return in_memory if kind == "memory" else lambda: open_objects(new_prefix(request, kind))
+
+
+ALL = ("takeover", "lost", "waited", "divergence", "loser", "cached", "lossy", "forced", "adopted")
+"""Kinds of thing that must have happened."""
+
+
+@pytest.mark.parametrize(("kind", "seeds"), [("memory", SEEDS), ("local", 100), ("gs", 16), ("s3", 16)])
+def test_in_every_order_of_their_calls_two_drivers_agree_on_one_true_commit(
+    request: pytest.FixtureRequest, kind: str, seeds: int
+) -> None:
+    found = explored(range(seeds), empty=empties(request, kind))
+    print(f"{kind}, {seeds} orders: {dict(found)}")
+    counts_for(request, kind, seeds)
     # Were one of them rare, the test would pass without having seen it.
-    for kind in ("takeover", "lost", "waited", "divergence", "loser", "cached", "lossy", "forced", "adopted"):
-        assert found[kind] > SEEDS / 20, (kind, found)
+    for each in ALL:
+        assert found[each] > seeds / 20 or seeds < SEEDS, (each, found)
 
 
 @pytest.mark.slow
-def test_in_many_more_orders_they_agree_too() -> None:
-    explored(range(SEEDS, 10 * SEEDS))
+@pytest.mark.parametrize(("kind", "seeds"), [("memory", 9 * SEEDS), ("local", SEEDS), ("gs", SEEDS), ("s3", SEEDS)])
+def test_in_many_more_orders_they_agree_too(request: pytest.FixtureRequest, kind: str, seeds: int) -> None:
+    found = explored(range(SEEDS, SEEDS + seeds), empty=empties(request, kind))
+    counts_for(request, kind, seeds)
+    for each in ALL:
+        assert found[each] > seeds / 20, (each, found)
 
 
 def test_the_same_seed_gives_the_same_calls_in_the_same_order() -> None:
     for seed in range(20):
-        first, second, other = Interleaving(seed), Interleaving(seed), Interleaving(seed + 1000)
+        first, second, other = (Interleaving(each, in_memory()) for each in (seed, seed, seed + 1000))
         for each in (first, second, other):
             each.run()
         assert first.turns.calls == second.turns.calls

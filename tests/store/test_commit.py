@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -48,8 +47,8 @@ COMMIT = Commit(
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> ObjectStore:
-    return open_objects(str(tmp_path))
+def objects(prefix: str) -> ObjectStore:
+    return open_objects(prefix)
 
 
 def damage(objects: ObjectStore, path: str, data: bytes = b"\x00") -> None:

@@ -28,8 +28,8 @@ class Clock:
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> ObjectStore:
-    return open_objects(str(tmp_path))
+def objects(prefix: str) -> ObjectStore:
+    return open_objects(prefix)
 
 
 def taken(objects: ObjectStore) -> Lease:

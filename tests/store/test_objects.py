@@ -13,18 +13,19 @@ from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
 from marin_pipeline.store.objects import ObjectStore, Wanted, open_objects
 from tests.faults.faulty_objects import FaultyObjects
 from tests.store.conformance import Conformance
+from tests.stores import new_prefix
 
 
 class TestLocalFiles(Conformance):
     @pytest.fixture
-    def objects(self, tmp_path: Path) -> ObjectStore:
-        return open_objects(str(tmp_path / "prefix"))
+    def objects(self, request: pytest.FixtureRequest) -> ObjectStore:
+        return open_objects(new_prefix(request, "local"))
 
 
 class TestMemory(Conformance):
     @pytest.fixture
-    def objects(self) -> ObjectStore:
-        return open_objects(f"memory://{uuid.uuid4().hex}")
+    def objects(self, request: pytest.FixtureRequest) -> ObjectStore:
+        return open_objects(new_prefix(request, "memory"))
 
 
 class TestFaultyWithoutFaults(Conformance):

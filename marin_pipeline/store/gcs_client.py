@@ -1,0 +1,355 @@
+"""Requests to Google Cloud Storage by its JSON API. gcsfs says who we are and where the server is, and holds the
+connections; how often something is asked, for how long, and what an answer means to a person is decided here.
+
+Requests run in the thread of fsspec's event loop; any thread may wait for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, NoReturn, TypeVar
+from urllib.parse import quote, urlencode
+
+from marin_pipeline.core.errors import StoreError
+from marin_pipeline.store.objects import NoAnswer
+
+# Else gcsfs takes a class that asks each bucket for its kind over gRPC, which stalls for a minute on an emulator.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+import aiohttp
+import fsspec.config
+import google.auth.exceptions
+from fsspec.asyn import get_loop
+from gcsfs.core import GCSFileSystem
+from gcsfs.retry import HttpError, NonRetryableError
+from yarl import URL
+
+T = TypeVar("T")
+
+CALL_WAITS = (0.1, 0.3, 1.0, 2.0, 4.0)
+"""Seconds between the tries of a call that got no answer; with those who make the call again (`objects.WAITS`) a store
+that refuses connections is given up after half a minute.
+"""
+
+CALL_SECONDS = 60.0
+"""How long a call may take with all its tries."""
+
+CONNECT_SECONDS = 10.0
+SILENCE_SECONDS = 30.0
+"""How long a connection may be silent while an answer is waited for."""
+
+RETRIED = (408, 429, 500, 502, 503, 504)
+"""Answers that say: not now."""
+
+READ_BUFFER = 2**20
+"""Bytes of an answer that are taken from a connection before they are asked for."""
+
+
+class Reply(NamedTuple):
+    """An answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def tree(self) -> dict[str, Any]:
+        """The body as JSON; empty when it is none."""
+        try:
+            found = json.loads(self.body)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+class Place(NamedTuple):
+    """Where an object lies."""
+
+    client: Client
+    bucket: str
+    name: str
+    store: str
+    """URL of the prefix."""
+    path: str
+    """Relative to the prefix."""
+
+    @property
+    def where(self) -> str:
+        """Its URL, for errors."""
+        return f"{self.store}/{self.path}"
+
+
+class Silence(Exception):
+    """There was no answer, or one that says: not now. What was asked for may have been done or not."""
+
+
+class Client:
+    """Makes requests to one server with one set of credentials."""
+
+    def __init__(self, endpoint: str | None) -> None:
+        """Args:
+        endpoint: URL of an emulator, which is not told who we are.
+        """
+        self.loop = get_loop()
+        self.no_credentials = ""
+        """Why requests are anonymous, where that was not chosen."""
+        self._fs = self._file_system(endpoint)
+
+    def _file_system(self, endpoint: str | None) -> GCSFileSystem:
+        options: dict[str, Any] = {
+            "endpoint_url": endpoint,
+            "use_listings_cache": False,
+            "skip_instance_cache": True,
+            "session_kwargs": {"read_bufsize": READ_BUFFER},
+        }
+        if endpoint:
+            return GCSFileSystem(token="anon", **options)
+        if any("token" in fsspec.config.conf.get(scheme, {}) for scheme in GCSFileSystem.protocol):
+            return GCSFileSystem(**options)
+        try:
+            return GCSFileSystem(token="google_default", **options)
+        except (google.auth.exceptions.GoogleAuthError, ValueError, OSError) as error:
+            self.no_credentials = _first_line(str(error)) or type(error).__name__
+            return GCSFileSystem(token="anon", **options)
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop's thread; its result. Not to be called from that thread."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    # URLs ------------------------------------------------------------------------------------------------------------
+
+    def object_url(self, bucket: str, name: str, **parameters: str) -> str:
+        """Of an object's metadata."""
+        return self._with(f"{self._fs.base}b/{bucket}/o/{quote(name, safe='')}", parameters)
+
+    def media_url(self, bucket: str, name: str, **parameters: str) -> str:
+        """Of an object's bytes."""
+        location = f"{self._fs._location}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+        return self._with(location, {"alt": "media", **parameters})
+
+    def list_url(self, bucket: str, **parameters: str) -> str:
+        """Of a page of objects."""
+        return self._with(f"{self._fs.base}b/{bucket}/o", parameters)
+
+    def upload_url(self, bucket: str, **parameters: str) -> str:
+        """For the bytes of a new object."""
+        return self._with(f"{self._fs._location}/upload/storage/v1/b/{bucket}/o", parameters)
+
+    def _with(self, url: str, parameters: Mapping[str, str]) -> str:
+        return f"{url}?{urlencode(self._fs._get_params(dict(parameters)))}"
+
+    # Requests --------------------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        where: str,
+        doing: str,
+        *,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        expected: tuple[int, ...] = (),
+    ) -> Reply:
+        """Make a request, and again while there is no answer; whatever it asks for may then be done twice.
+
+        Args:
+            where: what it is about, for errors.
+            doing: `read`, `write`, …, for errors.
+            expected: answers besides success that are returned.
+
+        Raises:
+            NoAnswer: when the last try got none.
+            StoreError: for any other answer.
+        """
+        silence = "no answer"
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                for wait in (*CALL_WAITS, None):
+                    try:
+                        return await self.once(
+                            method, url, where, doing, data=data, headers=headers, expected=expected
+                        )
+                    except Silence as error:
+                        silence = str(error)
+                        if wait is not None:
+                            await asyncio.sleep(wait * random.uniform(0.7, 1.3))
+        except TimeoutError:
+            silence = f"no answer in {CALL_SECONDS:.0f} s ({silence})"
+        raise unanswered(where, doing, silence)
+
+    async def once(
+        self,
+        method: str,
+        url: str,
+        where: str,
+        doing: str,
+        *,
+        data: Any = None,
+        headers: Mapping[str, str] | None = None,
+        expected: tuple[int, ...] = (),
+    ) -> Reply:
+        """Make a request a single time.
+
+        Raises:
+            Silence: when there is no answer.
+            StoreError: when it is not as expected.
+        """
+        async with self.answer(method, url, where, doing, data=data, headers=headers) as answer:
+            reply = Reply(answer.status, answer.headers, await answer.read())
+        if not (200 <= reply.status < 300 or reply.status in expected):
+            self.refuse(reply, where, doing)
+        return reply
+
+    @asynccontextmanager
+    async def answer(
+        self,
+        method: str,
+        url: str,
+        where: str,
+        doing: str,
+        *,
+        data: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Make a request once; its answer, whose body is read inside.
+
+        Raises:
+            Silence: when the connection is not made, breaks or says nothing, also while the body is read.
+            StoreError: when trying again cannot help.
+        """
+        try:
+            if self._fs.credentials.credentials is not None:
+                await asyncio.to_thread(self._fs.credentials.maybe_refresh)  # it may ask a server, and wait
+            session = await self._fs._set_session()
+            async with session.request(
+                method,
+                URL(url, encoded=True),
+                headers=self._fs._get_headers(headers),
+                data=data,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS),
+            ) as reply:
+                yield reply
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
+            problem = f"the server's certificate is not trusted ({_first_line(str(error))})"
+            raise StoreError(f"{where}: cannot {doing}: {problem}; check the network and SSL_CERT_FILE") from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise Silence(self._plain(str(error) or type(error).__name__)) from error
+        except TimeoutError as error:
+            raise Silence(self._plain(str(error) or "it took too long")) from error
+        except google.auth.exceptions.TransportError as error:
+            raise Silence(f"the credentials cannot be renewed: {self._plain(str(error))}") from error
+        except (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthError) as error:
+            cause = error.__cause__ or error
+            if getattr(cause, "retryable", False):
+                raise Silence(f"the credentials cannot be renewed: {self._plain(str(cause))}") from error
+            reason = f"the credentials have expired and cannot be renewed ({self._plain(str(cause))})"
+            raise StoreError(f"{where}: cannot {doing}: {reason}; {LOGIN}") from error
+
+    def is_about_the_bucket(self, reply: Reply) -> bool:
+        """Whether what is missing is the bucket. (The emulator does not tell.)"""
+        return b"bucket does not exist" in reply.body
+
+    def refuse(self, reply: Reply, where: str, doing: str) -> NoReturn:
+        """Raise the error that a person should see for an answer.
+
+        Raises:
+            Silence: for one that says: not now.
+            StoreError: for any other, with what helps.
+        """
+        said = self._plain(_said(reply))
+        if reply.status in RETRIED or (reply.status == 403 and b"ateLimitExceeded" in reply.body):
+            raise Silence(f"it answered {reply.status}{said and f', {said}'}")
+        bucket = where.removeprefix("gs://").partition("/")[0]
+        remedy = f"it answered {reply.status}{said and f', {said}'}"
+        if reply.status == 404:
+            remedy = (
+                f"there is no bucket {bucket}; check the name, or make it with "
+                f"`gcloud storage buckets create gs://{bucket}`"
+            )
+        elif reply.status == 400 and "requester pays" in said.lower():
+            remedy = "the bucket is requester pays; say who pays with `export FSSPEC_GS_REQUESTER_PAYS=PROJECT`"
+        elif reply.status in (401, 403) and self.no_credentials:
+            remedy = f"not allowed without credentials, and none were found ({self.no_credentials}); {LOGIN}"
+        elif reply.status == 401:
+            remedy = f"the credentials are refused{said and f' ({said})'}; {LOGIN}"
+        elif reply.status == 403:
+            remedy = (
+                f"permission denied{said and f' ({said})'}; ask the bucket's owner for the role "
+                f"Storage Object User (roles/storage.objectUser) on gs://{bucket}, or use another account"
+            )
+        raise StoreError(f"{where}: cannot {doing}: {remedy}")
+
+    def _plain(self, text: str) -> str:
+        """One line without a token that somebody might have put into a message."""
+        token = getattr(self._fs.credentials.credentials, "token", None)
+        return _first_line(text.replace(token, "…") if token else text)
+
+
+LOGIN = (
+    "run `gcloud auth application-default login`, or let GOOGLE_APPLICATION_CREDENTIALS name the file of a service "
+    "account's key"
+)
+
+
+def unanswered(where: str, doing: str, silence: str) -> NoAnswer:
+    """The error when all tries got no answer."""
+    return NoAnswer(f"{where}: cannot {doing}: the store does not answer ({silence}); check the network, and run again")
+
+
+async def all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines at the same time; when one fails the others are ended, and its error is raised."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
+    """What a call in a thread returns. It is waited for in any case: it may use what is closed after."""
+    task = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _said(reply: Reply) -> str:
+    """What an answer says in words."""
+    error = reply.tree().get("error")
+    if isinstance(error, dict):
+        return str(error.get("message") or "")
+    return str(error) if error else reply.body[:300].decode(errors="replace")
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip()[:300] for line in text.splitlines() if line.strip()), "")
+
+
+@functools.cache
+def client_of(endpoint: str | None) -> Client:
+    """The client of an emulator (its URL), or of Google: one for all stores of this process."""
+    return Client(endpoint)
+
+
+def emulator() -> str | None:
+    """URL of the emulator that `STORAGE_EMULATOR_HOST` names."""
+    host = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    if host in ("", "default"):
+        return None
+    return host if "://" in host else f"http://{host}"

@@ -1,0 +1,154 @@
+"""Objects in a bucket of Google Cloud Storage. An object's version is its generation.
+
+Create-only and compare-and-swap are one request each, with the condition on the generation: the emulator keeps
+conditions on nothing else, neither on uploads in parts nor on deletions, so that nothing rests on those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from marin_pipeline.core.errors import StoreError, UsageError
+from marin_pipeline.store.gcs_client import Client, Place, all_of, client_of, emulator
+from marin_pipeline.store.gcs_downloads import blocks, download
+from marin_pipeline.store.gcs_uploads import Writer, publish, put
+from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Written
+from marin_pipeline.store.remote_objects import RemoteObjects
+
+DELETED_AT_ONCE = 64
+"""Requests that delete objects below a folder at the same time."""
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+
+
+class GcsObjects(RemoteObjects):
+    """Objects of `gs://bucket/prefix`."""
+
+    def __init__(self, url: str) -> None:
+        scheme, _, rest = url.partition("://")
+        bucket, _, prefix = rest.partition("/")
+        prefix = prefix.strip("/")
+        if scheme != "gs" or not _BUCKET.fullmatch(bucket) or {"", ".", ".."} & set(prefix.split("/") if prefix else ()):
+            raise UsageError(f"--prefix {url}: is not gs://BUCKET/FOLDER")
+        super().__init__(f"gs://{bucket}/{prefix}".rstrip("/"))
+        self.bucket = bucket
+        self._above = f"{prefix}/" if prefix else ""
+        self._endpoint = emulator()
+
+    @functools.cached_property
+    def client(self) -> Client:
+        """Makes the requests."""
+        return client_of(self._endpoint)
+
+    def _name(self, path: str) -> str:
+        """An object's name in the bucket.
+
+        Raises:
+            StoreError: for a path that would lead out of the store.
+        """
+        return self._above + self.checked(path)
+
+    def _place(self, path: str) -> Place:
+        return Place(self.client, self.bucket, self._name(path), self.url, path)
+
+    # Records ---------------------------------------------------------------------------------------------------------
+
+    def is_there(self) -> bool:
+        return bool(self.client.wait(self._page(self._above, maxResults="1")).get("items"))
+
+    def read(self, path: str) -> Found | None:
+        return self.client.wait(self._read(self._place(path)))
+
+    async def _read(self, place: Place) -> Found | None:
+        url = self.client.media_url(self.bucket, place.name)
+        reply = await self.client.request(
+            "GET", url, place.where, "read", headers={"Accept-Encoding": "identity"}, expected=(404,)
+        )
+        if reply.status == 404:
+            if self.client.is_about_the_bucket(reply):
+                self.client.refuse(reply, place.where, "read")
+            return None
+        version = reply.headers.get("X-Goog-Generation")
+        if version is None:
+            raise StoreError(f"{place.where}: the store does not tell the object's generation: it is not GCS")
+        return Found(reply.body, version)
+
+    def create(self, path: str, data: bytes) -> str | None:
+        return self.client.wait(put(self._place(path), data, ifGenerationMatch="0"))
+
+    def swap(self, path: str, data: bytes, version: str) -> str | None:
+        return self.client.wait(put(self._place(path), data, ifGenerationMatch=version))
+
+    # Listings --------------------------------------------------------------------------------------------------------
+
+    async def _page(self, prefix: str, **parameters: str) -> dict[str, Any]:
+        url = self.client.list_url(self.bucket, prefix=prefix, **parameters)
+        reply = await self.client.request("GET", url, f"gs://{self.bucket}/{prefix}".rstrip("/"), "list")
+        return reply.tree()
+
+    async def _pages(self, prefix: str, **parameters: str) -> list[dict[str, Any]]:
+        """All objects whose names begin so, a page after the other."""
+        found: list[dict[str, Any]] = []
+        token = ""
+        while not found or token:
+            more = {"pageToken": token} if token else {}
+            found.append(await self._page(prefix, **parameters, **more))
+            token = found[-1].get("nextPageToken") or ""
+        return found
+
+    def list(self, folder: str) -> list[ObjectInfo]:
+        fields = "items(name,size,crc32c),nextPageToken"
+        pages = self.client.wait(self._pages(f"{self._name(folder)}/", fields=fields))
+        items = [item for page in pages for item in page.get("items") or () if not item["name"].endswith("/")]
+        cut = len(self._above)
+        found = [ObjectInfo(item["name"][cut:], int(item["size"]), item.get("crc32c") or None) for item in items]
+        return sorted(found, key=lambda info: info.path)
+
+    def names(self, folder: str) -> list[str]:
+        below = f"{self._name(folder)}/"
+        cut = len(below)
+        fields = "prefixes,items(name),nextPageToken"
+        pages = self.client.wait(self._pages(below, delimiter="/", fields=fields))
+        found = {item["name"][cut:] for page in pages for item in page.get("items") or ()}
+        found.update(name[cut:-1] for page in pages for name in page.get("prefixes") or ())
+        return sorted(found - {""})
+
+    # Deletion --------------------------------------------------------------------------------------------------------
+
+    def delete(self, path: str) -> None:
+        self.client.wait(self._delete(self._place(path)))
+
+    async def _delete(self, place: Place) -> None:
+        listing = self._pages(f"{place.name}/", fields="items(name),nextPageToken")
+        _, pages = await asyncio.gather(self._delete_one(place), listing)
+        below = iter([item["name"] for page in pages for item in page.get("items") or ()])
+
+        async def work() -> None:
+            for name in below:
+                await self._delete_one(place._replace(name=name))
+
+        await all_of(work() for _ in range(DELETED_AT_ONCE))
+
+    async def _delete_one(self, place: Place) -> None:
+        url = self.client.object_url(self.bucket, place.name)
+        await self.client.request("DELETE", url, place.where, "delete", expected=(404,))
+
+    # Bytes -----------------------------------------------------------------------------------------------------------
+
+    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+        self.checked(path)
+        return self.client.wait(publish([self._place(f"{path}/{each.name}") for each in files], files))
+
+    def writer(self, path: str) -> ObjectWriter:
+        return Writer(self._place(path))
+
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        return blocks(self._place(path), start, stop)
+
+    def download(self, path: str, target: Path) -> str:
+        return download(self._place(path), target)

@@ -1,0 +1,405 @@
+"""Bytes on their way into a bucket of Google Cloud Storage: in one request up to some MiB, above that in a session,
+which goes on where it was when a connection breaks. They are hashed while they travel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+
+import google_crc32c
+
+from marin_pipeline.core.artifact import ContentHash
+from marin_pipeline.core.errors import StoreError
+from marin_pipeline.store.gcs_client import SILENCE_SECONDS, Place, Reply, Silence, all_of, unanswered
+from marin_pipeline.store.objects import FileToPublish, NoAnswer, ObjectWriter, Written, explain_os_error
+
+AT_ONCE = 32
+"""Files that travel at the same time, at most."""
+
+SMALL = 2**18
+"""Bytes up to which a file is read where the requests are made: handing it to a thread takes longer."""
+
+ONE_REQUEST = 8 * 2**20
+"""Bytes up to which an object is written by one request, which holds all of them in memory."""
+
+IN_FLIGHT = 64 * 2**20
+"""Bytes in memory of files that travel, at most."""
+
+BLOCK = 2 * 2**20
+"""Bytes of a larger file that are read and hashed while the block before travels."""
+
+CHUNK = 16 * 2**20
+"""Bytes of an object of unknown size that are kept until the store has them; a multiple of 256 KiB, as it wants."""
+
+SESSION_WAITS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds between the tries to go on after a broken connection, as long as nothing more arrives."""
+
+SESSIONS = 4
+"""How often a file is sent from its beginning, at most: the store may forget a session, or end it too early."""
+
+_BOUNDARY = os.urandom(16).hex()
+"""Stands between the parts of an upload; unknown to whoever wrote the bytes."""
+
+
+class Hashes:
+    """What is to be known of bytes that are sent."""
+
+    def __init__(self) -> None:
+        self._content = ContentHash()
+        self._crc = google_crc32c.Checksum()
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self._content.size
+
+    def update(self, data: bytes | bytearray) -> None:
+        """Append bytes."""
+        self._content.update(data)
+        self._crc.update(data)
+
+    def written(self) -> Written:
+        """The hashes of the bytes so far, the checksum as the store lists it."""
+        return Written(self.size, self._content.hexdigest(), base64.b64encode(self._crc.digest()).decode())
+
+
+async def put(place: Place, data: bytes | bytearray, **condition: str) -> str | None:
+    """Write an object by one request; its version, or None when the condition does not hold."""
+    head = (
+        f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps({'name': place.name})}\r\n"
+        f"--{_BOUNDARY}\r\nContent-Type: application/octet-stream\r\n\r\n"
+    )
+    reply = await place.client.request(
+        "POST",
+        place.client.upload_url(place.bucket, uploadType="multipart", fields="generation", **condition),
+        place.where,
+        "write",
+        data=b"".join((head.encode(), data, f"\r\n--{_BOUNDARY}--\r\n".encode())),
+        headers={"Content-Type": f'multipart/related; boundary="{_BOUNDARY}"'},
+        expected=(412,),
+    )
+    if reply.status == 412:
+        return None
+    version = reply.tree().get("generation")
+    if not version:
+        raise StoreError(f"{place.where}: the store does not tell the object's generation: it is not GCS")
+    return str(version)
+
+
+# Sessions -------------------------------------------------------------------------------------------------------------
+
+
+class Gone(Exception):
+    """The store knows the session no more, or has ended it with too few bytes: what was sent is lost."""
+
+
+class Session:
+    """An upload in parts. After a broken connection the store is asked how much has arrived, and the rest is sent."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._url = ""
+
+    async def send(
+        self, start: int, stop: int, blocks: Callable[[int], AsyncIterator[bytes | memoryview]], *, last: bool
+    ) -> None:
+        """Send the bytes from `start` to `stop` of the object, which ends there or not.
+
+        Args:
+            blocks: the bytes from an offset between them.
+
+        Raises:
+            Gone: when all is to be sent anew.
+            NoAnswer: when nothing more has arrived for half a minute.
+        """
+        offset: int | None = start
+        most, waits = start, iter(SESSION_WAITS)
+        while True:
+            try:
+                if not self._url:
+                    self._url = await self._open()
+                if offset is None:
+                    offset = await self._arrived(stop, last)
+                if offset < stop or (last and start == stop):
+                    at, offset = offset, None
+                    offset = await self._put(at, stop, blocks(at), last)
+                if not start <= offset <= stop:
+                    raise Gone
+                if offset == stop:
+                    return
+                silence = f"it has {offset} bytes and takes no more"
+            except Silence as error:
+                silence = str(error)
+            if offset is not None and offset > most:
+                most, waits = offset, iter(SESSION_WAITS)
+            wait = next(waits, None)
+            if wait is None:
+                raise unanswered(self._place.where, "write", silence)
+            await asyncio.sleep(wait * random.uniform(0.7, 1.3))
+
+    async def _open(self) -> str:
+        place = self._place
+        url = place.client.upload_url(place.bucket, uploadType="resumable", name=place.name)
+        headers = {"Content-Type": "application/json", "X-Upload-Content-Type": "application/octet-stream"}
+        data = json.dumps({"name": place.name}).encode()
+        reply = await place.client.once("POST", url, place.where, "write", data=data, headers=headers)
+        location = reply.headers.get("Location")
+        if not location:
+            raise StoreError(f"{place.where}: the store opens no session for an upload in parts: it is not GCS")
+        return location
+
+    async def _arrived(self, stop: int, last: bool) -> int:
+        headers = {"Content-Length": "0", "Content-Range": f"bytes */{stop if last else '*'}"}
+        return self._offset(await self._once(b"", headers), stop, last)
+
+    async def _put(self, start: int, stop: int, blocks: AsyncIterator[bytes | memoryview], last: bool) -> int:
+        span = f"{start}-{stop - 1}" if start < stop else "*"
+        headers = {"Content-Length": f"{stop - start}", "Content-Range": f"bytes {span}/{stop if last else '*'}"}
+        try:
+            async with asyncio.timeout(None) as patience:
+                return self._offset(await self._once(_watched(blocks, patience), headers), stop, last)
+        except TimeoutError as error:
+            raise Silence(f"it took no more bytes for {SILENCE_SECONDS:.0f} s") from error
+
+    async def _once(self, data: bytes | AsyncIterator[bytes | memoryview], headers: dict[str, str]) -> Reply:
+        place = self._place
+        expected = (308, 404, 410)
+        return await place.client.once(
+            "PUT", self._url, place.where, "write", data=data, headers=headers, expected=expected
+        )
+
+    def _offset(self, reply: Reply, stop: int, last: bool) -> int:
+        """How many bytes the store has, as it says.
+
+        Raises:
+            Gone: when it has none of this session, or an object of another size.
+        """
+        if reply.status == 308:
+            found = reply.headers.get("Range", "").rpartition("-")[2]
+            return int(found) + 1 if found.isdigit() else 0
+        if reply.status in (404, 410) or not last or reply.tree().get("size") != f"{stop}":
+            raise Gone
+        return stop
+
+    async def abandon(self) -> None:
+        """Forget what was sent."""
+        if self._url:
+            with suppress(Silence, StoreError):  # the store forgets it by itself after a week
+                await self._once(b"", {"Content-Length": "0", "X-HTTP-Method-Override": "DELETE"})
+
+
+async def _watched(
+    blocks: AsyncIterator[bytes | memoryview], patience: asyncio.Timeout
+) -> AsyncIterator[bytes | memoryview]:
+    """The blocks, as long as each is taken in time."""
+    loop = asyncio.get_running_loop()
+    async for block in blocks:
+        patience.reschedule(loop.time() + SILENCE_SECONDS)
+        yield block
+    patience.reschedule(None)  # from here on the connection's own patience counts
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+async def publish(places: Sequence[Place], files: Sequence[FileToPublish]) -> list[Written]:
+    """Write files as objects, several at the same time; what was written, in order."""
+    found: dict[int, Written] = {}
+    room = _Room(IN_FLIGHT)
+    waiting = iter(range(len(files)))
+
+    async def work() -> None:
+        for number in waiting:
+            found[number] = await _publish(places[number], files[number], room)
+
+    await all_of(work() for _ in range(min(AT_ONCE, len(files))))
+    return [found[number] for number in range(len(files))]
+
+
+class _Room:
+    """Bytes that may be in memory at the same time."""
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._changed = asyncio.Condition()
+
+    async def take(self, size: int) -> None:
+        """Wait until there is room for so many."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._free >= size)
+            self._free -= size
+
+    async def give_back(self, size: int) -> None:
+        """They are not needed any more."""
+        async with self._changed:
+            self._free += size
+            self._changed.notify_all()
+
+
+async def _publish(place: Place, file: FileToPublish, room: _Room) -> Written:
+    needed = 2 * file.size if file.size <= ONE_REQUEST else 4 * BLOCK
+    await room.take(needed)
+    try:
+        source = _Source(file)
+        try:
+            if file.size > ONE_REQUEST:
+                return await _publish_large(place, source)
+            data = source.next(0) if file.size <= SMALL else await asyncio.to_thread(source.next, 0)
+            await put(place, data)
+            return source.written()
+        finally:
+            source.close()
+    finally:
+        await room.give_back(needed)
+
+
+async def _publish_large(place: Place, source: _Source) -> Written:
+    for _ in range(SESSIONS):
+        try:
+            await Session(place).send(0, source.size, source.blocks, last=True)
+            return source.written()
+        except Gone:
+            continue
+        except NoAnswer:
+            source.raise_problem()
+            raise
+    raise unanswered(place.where, "write", "it forgets what was sent")
+
+
+class _Source:
+    """A file that is read from an offset on, and hashed when it is read for the first time."""
+
+    def __init__(self, file: FileToPublish) -> None:
+        self.size = file.size
+        self._path = file.file
+        self._hashes = Hashes()
+        self._lock = threading.Lock()  # a block may be read still for a connection that broke
+        self._problem: StoreError | None = None
+        try:
+            self._descriptor = os.open(file.file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise explain_os_error(error, file.file, "read what was written") from error
+
+    def next(self, offset: int) -> bytes:
+        """The block at an offset; all of it where the object is written by one request.
+
+        Raises:
+            StoreError: when the file cannot be read, or is written meanwhile.
+        """
+        with self._lock:
+            try:
+                wanted = min(max(BLOCK, ONE_REQUEST if self.size <= ONE_REQUEST else 0), self.size - offset)
+                block = os.pread(self._descriptor, wanted, offset)
+                size = os.fstat(self._descriptor).st_size
+            except OSError as error:
+                raise self._failed(explain_os_error(error, self._path, "read what was written")) from error
+            if size != self.size or len(block) != wanted:
+                problem = "was written while it was published; end what writes it before the step ends"
+                raise self._failed(StoreError(f"{self._path}: {problem}"))
+            new = len(block) - max(self._hashes.size - offset, 0)
+            if new > 0:
+                self._hashes.update(block[-new:])
+            return block
+
+    def _failed(self, problem: StoreError) -> StoreError:
+        self._problem = self._problem or problem
+        return problem
+
+    def raise_problem(self) -> None:
+        """What went wrong with the file while it was sent: a connection only tells that nothing more came."""
+        if self._problem is not None:
+            raise self._problem
+
+    async def blocks(self, offset: int) -> AsyncIterator[bytes]:
+        """Blocks from an offset, each read while the one before travels."""
+        ahead = asyncio.create_task(asyncio.to_thread(self.next, offset))
+        try:
+            while offset < self.size:
+                block = await ahead
+                offset += len(block)
+                if offset < self.size:
+                    ahead = asyncio.create_task(asyncio.to_thread(self.next, offset))
+                yield block
+        finally:
+            ahead.cancel()
+
+    def written(self) -> Written:
+        """What was read."""
+        return self._hashes.written()
+
+    def close(self) -> None:
+        """Read no more."""
+        with self._lock:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+# Objects of unknown size ----------------------------------------------------------------------------------------------
+
+
+class Writer(ObjectWriter):
+    """Sends a chunk while the next one is filled. Without a second chunk it is one request."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._session = Session(place)
+        self._hashes = Hashes()
+        self._chunk = bytearray()
+        self._sent = 0
+        self._travels: Future[None] | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        while left:
+            if len(self._chunk) == CHUNK:
+                self._send(last=False)
+            piece = bytes(left[: CHUNK - len(self._chunk)])
+            self._hashes.update(piece)
+            self._chunk += piece
+            left = left[len(piece) :]
+        return size
+
+    def _send(self, *, last: bool) -> None:
+        self._arrived()
+        chunk, start = self._chunk, self._sent
+        self._chunk, self._sent = bytearray(), start + len(chunk)
+
+        async def blocks(offset: int) -> AsyncIterator[memoryview]:
+            for at in range(offset - start, len(chunk), BLOCK):
+                yield memoryview(chunk)[at : at + BLOCK]
+
+        async def send() -> None:
+            try:
+                await self._session.send(start, start + len(chunk), blocks, last=last)
+            except Gone as error:
+                raise unanswered(self._place.where, "write", "it forgets what was sent") from error
+
+        self._travels = asyncio.run_coroutine_threadsafe(send(), self._place.client.loop)
+
+    def _arrived(self) -> None:
+        """Wait until the store has what was sent."""
+        if self._travels is not None:
+            self._travels.result()
+
+    def close(self) -> Written:
+        if self._travels is None:
+            self._place.client.wait(put(self._place, self._chunk))
+        else:
+            self._send(last=True)
+            self._arrived()
+        return self._hashes.written()
+
+    def abort(self) -> None:
+        self._chunk.clear()
+        if self._travels is not None:
+            self._travels.cancel()
+            self._place.client.wait(self._session.abandon())
