@@ -84,14 +84,15 @@ class Project:
     """A folder with a program, and the store that it writes."""
 
     folder: Path
-    prefix: Path
+    store: str
+    """Prefix of the store that the program writes."""
     extra: dict[str, str] = field(default_factory=dict[str, str])
     """Further variables of the environment."""
 
     @classmethod
     def at(cls, folder: Path, files: Mapping[str, str] | None = None, name: str = "project") -> Project:
         """Write a project."""
-        made = cls(folder / name, folder / "store")
+        made = cls(folder / name, str(folder / "store"))
         given = {
             "pyproject.toml": PYPROJECT,
             "helper.py": HELPER,
@@ -115,23 +116,34 @@ class Project:
 
     def reproduce(self, what: str, *options: str, cwd: Path | None = None, **extra: str) -> tuple[Ran, dict[str, Any]]:
         """`reproduce --json` from this project's store; what it did, and its last line."""
-        done = self.tool("reproduce", what, "--from", str(self.prefix), "--json", *options, cwd=cwd, **extra)
+        done = self.tool("reproduce", what, "--from", self.store, "--json", *options, cwd=cwd, **extra)
         assert done.out, done.err
         return done, json.loads(done.out.splitlines()[-1])
 
     def bundle(self, key: str) -> Path:
         """The bundle of a key, as `share` writes it."""
         path = self.folder.parent / f"{key.replace('@', '-')}.bundle.json"
-        done = self.tool("share", key, "--prefix", str(self.prefix), "--out", str(path))
+        done = self.tool("share", key, "--prefix", self.store, "--out", str(path))
         assert done.code == 0, done.err
         return path
 
     def _started(self, command: list[str], cwd: Path, extra: Mapping[str, str] | None = None) -> Ran:
         scratch = self.folder.parent / "scratch"
         scratch.mkdir(exist_ok=True)
-        variables = {**environment(self.prefix), "TMPDIR": str(scratch), **self.extra, **(extra or {})}
+        variables = {
+            **environment(self.prefix),
+            "MARIN_PREFIX": self.store,
+            "TMPDIR": str(scratch),
+            **self.extra,
+            **(extra or {}),
+        }
         done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=variables, timeout=600, check=False)
         return Ran(done.returncode, done.stdout, done.stderr)
+
+    @property
+    def prefix(self) -> Path:
+        """The store, where it is a folder."""
+        return Path(self.store)
 
     @property
     def left_over(self) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import ROOT, environment, standard_docstrings
 from tests.experiments.test_quickstart import SMALL
 from tests.lab.projects import TOOL
+from tests.stores import new_prefix
 
 
 def clones(folder: Path) -> tuple[Path, Path]:
@@ -43,11 +44,14 @@ def in_clone(clone: Path, prefix: str, *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_quick_start_is_reproduced_bit_for_bit_in_a_second_clone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["local", "gs"])
+def test_the_quick_start_is_reproduced_bit_for_bit_in_a_second_clone(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     first, second = clones(tmp_path)
     texts = tmp_path / "texts.jsonl"
     texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in standard_docstrings("email")))
-    prefix, bundle = str(tmp_path / "store"), str(tmp_path / "bundle.json")
+    prefix, bundle = new_prefix(request, kind), str(tmp_path / "bundle.json")
     options = ("--documents", str(texts), "--held-out", "0.2")
     in_clone(first, prefix, "experiments/quickstart.py", "-q", *options, *SMALL)
     in_clone(first, prefix, *TOOL, "share", "evaluate", "--out", bundle)

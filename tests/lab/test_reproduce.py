@@ -20,6 +20,7 @@ from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.origins import Origin
 from tests.conftest import ROOT, environment
 from tests.lab.projects import HELPER, PROGRAM, PYPROJECT, TOOL, Project
+from tests.stores import new_prefix
 
 
 @pytest.fixture
@@ -500,3 +501,16 @@ def test_an_environment_of_the_recorded_versions_is_built_when_they_are_not_here
     done, last = project.reproduce("longest", "--deep", "--environment", "present")
     assert (done.code, last["verdict"]) == (4, "diverged")
     assert any("iniconfig 2.0.0 → " in note for note in last["notes"])
+
+
+@pytest.mark.parametrize("kind", ["gs", "s3"])
+def test_from_and_to_object_storage(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    project = Project.at(tmp_path)
+    project.store = new_prefix(request, kind)
+    project.run()
+    done, last = project.reproduce("longest", "--deep")
+    assert (done.code, last["verdict"], last["steps"]) == (0, "reproduced bit-identical", 3), done.err
+    to = new_prefix(request, kind)
+    done, last = project.reproduce("longest", "--to", to)
+    assert (last["verdict"], last["steps"], last["pulled"]) == ("reproduced bit-identical", 1, 1), done.err
+    assert project.reproduce("longest", "--to", to)[1]["verdict"] == "intact"
