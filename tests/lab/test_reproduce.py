@@ -292,6 +292,19 @@ def test_an_equal_result_that_was_adopted_is_run_again(project: Project) -> None
     assert (last["verdict"], last["steps"]) == ("reproduced bit-identical", 3), done.err
 
 
+def test_an_input_that_was_there_with_other_bytes_is_told_and_what_reads_it_diverges(tmp_path: Path) -> None:
+    project = Project.at(tmp_path)
+    program = PROGRAM.replace('write_text("\\n".join(words))', 'write_text("\\n".join([*words, os.urandom(4).hex()]))')
+    (project.folder / "program.py").write_text(program)
+    project.run()
+    to = str(tmp_path / "again")
+    assert project.reproduce("read", "--to", to)[1]["verdict"] == "diverged"
+    done, last = project.reproduce("upper", "--to", to)
+    assert (done.code, last["verdict"], last["first_difference"]["path"]) == (4, "diverged", "value.json")
+    assert last["first_difference"]["change"] == "different"
+    assert any("read" in note and "other bytes than are recorded" in note for note in last["notes"])
+
+
 EXACT = """
 import hashlib
 import os
