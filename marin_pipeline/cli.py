@@ -45,6 +45,7 @@ OPTIONS_OF = {
     "verbose": ("run", "plan"),
     "max_parallel": ("run", "plan"),
     "fail_fast": ("run", "plan"),
+    "single_writer": ("run", "plan"),
     "reason": ("run", "plan"),
 }
 """Commands by each option that not all of them have; a plan takes what the run takes that it is the plan of."""
@@ -185,6 +186,11 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
     parser.add_argument("--fail-fast", action="store_true", help="start nothing new after a failure")
+    parser.add_argument(
+        "--single-writer",
+        action="store_true",
+        help="take a store that does not keep conditional writes: no other run writes there meanwhile",
+    )
     parser.add_argument(
         "--code",
         choices=("stop", "accept", "rerun"),
@@ -385,6 +391,7 @@ def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -
         reason=parsed.reason,
         max_parallel=parsed.max_parallel,
         fail_fast=parsed.fail_fast,
+        single_writer=parsed.single_writer,
     )
     return Session.open(targets, options, experiment_id(), built.title if isinstance(built, Experiment) else "")
 

@@ -7,6 +7,7 @@ alone. A bound one reads exactly the files that its manifest names.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from abc import abstractmethod
@@ -299,7 +300,7 @@ class OutputFile(File):
     def _entry(self) -> FileEntry:
         files = self.artifact.output.files
         if self.sub not in files:
-            known = ", ".join(sorted(files)[:10]) or "none"
+            known = ", ".join(itertools.islice(files, 10)) or "none"
             raise InputError(f"{self.artifact.name} has no file {self.sub!r}; it has {known}")
         return files[self.sub]
 

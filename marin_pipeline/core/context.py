@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, BinaryIO, Generic, Literal, Protocol, TextIO, TypeVar, overload, runtime_checkable
 
 from marin_pipeline.core.artifact import File, Output
 from marin_pipeline.core.errors import Stopped
@@ -22,6 +22,14 @@ class ShardContext(Protocol):
 
     out: Path
     """Folder for the shard's files."""
+
+    @overload
+    def stream(self, name: str, mode: Literal["wb"] = "wb") -> AbstractContextManager[BinaryIO]: ...
+    @overload
+    def stream(self, name: str, mode: Literal["w"]) -> AbstractContextManager[TextIO]: ...
+    def stream(self, name: str, mode: Literal["wb", "w"] = "wb") -> AbstractContextManager[BinaryIO | TextIO]:
+        """Write a large file straight to the store, as `ctx.stream` does."""
+        ...
 
     def log(self, message: str) -> None:
         """Write a line to the log of the step."""
@@ -81,6 +89,17 @@ class Context(Protocol):
     def records(self) -> Path:
         """Folder for what may differ from run to run (timings, logs): kept with the attempt, not in the output's
         digest.
+        """
+        ...
+
+    @overload
+    def stream(self, name: str, mode: Literal["wb"] = "wb") -> AbstractContextManager[BinaryIO]: ...
+    @overload
+    def stream(self, name: str, mode: Literal["w"]) -> AbstractContextManager[TextIO]: ...
+    def stream(self, name: str, mode: Literal["wb", "w"] = "wb") -> AbstractContextManager[BinaryIO | TextIO]:
+        """Write a large file straight to the store: `with ctx.stream("tokens.bin") as file: ...`. It is hashed on the
+        way and needs no room on this machine's disk. It can only be written from beginning to end, and is a file of
+        the output, like one of `ctx.out`, once the block has ended without an error.
         """
         ...
 

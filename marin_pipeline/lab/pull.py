@@ -27,13 +27,13 @@ from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.store.commit import Look, look, look_many
 from marin_pipeline.store.copying import checked_spec, copy_output
-from marin_pipeline.store.inventory import in_parallel, read_manifest
+from marin_pipeline.store.inventory import in_parallel
 from marin_pipeline.store.kept_files import copy_file, file_digests
 from marin_pipeline.store.manifest import VALUE
 from marin_pipeline.store.names import give_name
 from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, open_objects
 from marin_pipeline.store.origins import keep_origin, read_origin
-from marin_pipeline.store.read_only import ReadOnlyObjects
+from marin_pipeline.store.pages import read_manifest
 from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 
 FAILED = 4
@@ -94,18 +94,20 @@ def read_bundle(given: str, source: ObjectStore) -> Bundle:
         BundleError: when it is not what it says.
         NotShared: when what the key was made from is not sound there.
     """
+    if given == "-":
+        return Bundle.loads(sys.stdin.buffer.read(LARGEST + 1), "stdin")
     try:
-        if given == "-":
-            return Bundle.loads(sys.stdin.buffer.read(LARGEST + 1), "stdin")
-        path = Path(given)
-        if path.is_file():
-            with path.open("rb") as file:
-                return Bundle.loads(file.read(LARGEST + 1), given)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError):
+        is_file = Path(given).is_file()
+    except (OSError, ValueError):  # too long for a path, or with what no path can have
+        is_file = False
+    if is_file:
+        try:
+            with open(given, "rb") as file:
+                data = file.read(LARGEST + 1)
+        except OSError as error:
             raise explain_os_error(error, given, "read") from error
-        raise UsageError(f"{given[:200]!a}: no name of a file and no key") from error
-    if given.endswith(".json") or ("/" in given and not source.names("names")):
+        return Bundle.loads(data, given)
+    if given.endswith(".json"):
         raise UsageError(f"{given}: there is no such file")
     return bundle_of(source, *find_step(source, given))
 
@@ -120,7 +122,7 @@ class Pull:
         self._asked = asked
         self._tell = tell
         self._progress = progress
-        self._source = ReadOnlyObjects(open_objects(asked.source))
+        self._source = open_objects(asked.source)
         if not self._source.is_there():
             raise UsageError(f"--from {asked.source}: no store is there")
         self._lock = threading.Lock()
@@ -223,10 +225,9 @@ class Pull:
         manifest = answered(partial(read_manifest, self._source, step.id, step.key, step.commit))
         before, size, has_value = "", 0, False
         for entry in manifest.entries:
-            if entry.path <= before or "\0" in entry.path or not _is_inside(entry.path) or entry.size < 0:
-                raise CorruptOutput(
-                    f"{step.label}: its manifest names {entry.path[:200]!a}, which is no file of an output"
-                )
+            if not _is_inside(entry.path) or entry.path <= before or entry.size < 0:
+                name = f"{str(entry.path)[:200]!a}"
+                raise CorruptOutput(f"{step.label}: its manifest names {name}, which is no file of an output")
             before, size, has_value = entry.path, size + entry.size, has_value or entry.path == VALUE
         if size != step.commit.bytes or not has_value or manifest.output_digest != step.commit.output:
             raise CorruptOutput(f"{step.label}: its manifest and its commit contradict each other")
@@ -301,7 +302,10 @@ def refuse_name(name: str) -> None:
         raise UsageError(f"--as {name[:200]!a}: a name is made of a-z, 0-9, '_', '-' and '/', and is not too long")
 
 
-def _is_inside(path: str) -> bool:
+def _is_inside(path: object) -> bool:
+    """Whether a file's path stays inside its output."""
+    if not isinstance(path, str) or "\0" in path:
+        return False
     return all(part not in ("", ".", "..") for part in path.split("/"))
 
 

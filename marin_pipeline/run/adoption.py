@@ -22,7 +22,8 @@ from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, look, publish_commit, write_spec
 from marin_pipeline.store.lease import Lease, Waiting
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest, build_manifest, files_below
-from marin_pipeline.store.objects import ObjectStore, explain_os_error, put
+from marin_pipeline.store.objects import ObjectStore, explain_os_error
+from marin_pipeline.store.pages import write_manifest
 
 POLL = 1.0
 """Seconds between two tries to get the lease that another one holds."""
@@ -154,9 +155,7 @@ def _commit(objects: ObjectStore, content: Content, number: int, lease: Lease) -
         (folder / VALUE).write_bytes(content.value)
         manifest = build_manifest(objects, folder, f"{path}/out", {})
         _refuse_changed(content, manifest)
-        data = manifest.dumps()
-        if put(objects, layout.manifest(id, key, attempt), data).data != data:
-            raise StoreError(f"{objects.url}/{path}: another attempt has this name; adopt again")
+        written = write_manifest(objects, id, key, attempt, manifest)
         if not lease.renew():
             raise StoreError(f"{objects.url}/{path}: the lease was taken over while the files were copied; adopt again")
     except BaseException:
@@ -168,7 +167,7 @@ def _commit(objects: ObjectStore, content: Content, number: int, lease: Lease) -
         number=number,
         attempt=attempt,
         fence=lease.fence,
-        manifest=hashlib.sha256(data).hexdigest(),
+        manifest=written,
         output=manifest.output_digest,
         compared=manifest.output_digest,
         inputs={},

@@ -5,7 +5,6 @@ The attempt writes below its own folder only and commits nothing: that is the dr
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 import traceback
@@ -30,7 +29,8 @@ from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
 from marin_pipeline.store.kept_files import keep_file
 from marin_pipeline.store.manifest import VALUE, build_manifest
-from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, explain_os_error, put
+from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, explain_os_error
+from marin_pipeline.store.pages import write_manifest
 
 ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/", "marin_pipeline/store/")
 
@@ -128,14 +128,11 @@ def run_attempt(
     except OSError as error:
         raise explain_os_error(error, context.out / VALUE, "write the returned value") from error
     attempt = layout.attempt(task.id, task.key, task.attempt)
-    manifest = build_manifest(objects, context.out, f"{attempt}/out", context.adopted)
+    manifest = build_manifest(objects, context.out, f"{attempt}/out", context.adopted, context.streamed())
     context.publish_records()
-    data = manifest.dumps()
-    if put(objects, layout.manifest(task.id, task.key, task.attempt), data).data != data:
-        raise StoreError(f"{objects.url}/{attempt}: another attempt has this name; run again")
     logical = getattr(value, "logical_digest", None)
     return Finished(
-        manifest=hashlib.sha256(data).hexdigest(),
+        manifest=write_manifest(objects, task.id, task.key, task.attempt, manifest),
         output=manifest.output_digest,
         logical=logical if isinstance(logical, str) else None,
         bytes=manifest.size,

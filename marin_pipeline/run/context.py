@@ -6,8 +6,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, Literal, TextIO, TypeVar, overload
 
 from marin_pipeline.core.artifact import Artifact, Output, content_digest, relative_path
 from marin_pipeline.core.context import ShardResult
@@ -20,7 +21,8 @@ from marin_pipeline.run.task import Target, Task
 from marin_pipeline.run.work import StoredWork
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import VALUE, Entry, files_below, publish_all
-from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.objects import ObjectStore, Written, open_objects
+from marin_pipeline.store.streams import Streams
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -55,12 +57,29 @@ class RunContext:
         self._attempt = layout.attempt(task.id, task.key, task.attempt)
         self.out: Path = objects.folder(f"{self._attempt}/out")
         """Folder for the output."""
+        self._streams = Streams(objects, f"{self._attempt}/out", self.out)
         self._recorded = False
         self._work = StoredWork(objects, task.work)
         self.worked = False
         """Whether finished parts were asked for."""
         self.adopted: dict[str, Entry] = {}
         """Files of shards that are files of the output, by path."""
+
+    @overload
+    def stream(self, name: str, mode: Literal["wb"] = "wb") -> AbstractContextManager[BinaryIO]: ...
+    @overload
+    def stream(self, name: str, mode: Literal["w"]) -> AbstractContextManager[TextIO]: ...
+    def stream(self, name: str, mode: Literal["wb", "w"] = "wb") -> AbstractContextManager[BinaryIO | TextIO]:
+        """Write a large file straight to the store."""
+        return self._streams.writing(name, mode)
+
+    def streamed(self) -> dict[str, Written]:
+        """What was written with `stream`, by name.
+
+        Raises:
+            InputError: when a stream is open yet, or a file was also written under its name.
+        """
+        return self._streams.finished()
 
     @property
     def records(self) -> Path:

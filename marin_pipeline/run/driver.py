@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from marin_pipeline.core import projects
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
+from marin_pipeline.core.errors import CorruptOutput, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.grid import Grid, flattened
@@ -91,6 +91,8 @@ class Options:
     """Prefixes of other stores that are looked in, in order, for what is missing, besides those in
     `MARIN_SUBSTITUTES`; they are only read.
     """
+    single_writer: bool = False
+    """Take a store that does not keep conditional writes: no other run writes there meanwhile."""
     lease_life: float = field(default_factory=lease_life)
     """Seconds without a beat after which another run's lease is taken over."""
 
@@ -270,15 +272,17 @@ class Session:
         from marin_pipeline.run.backends.local import LocalBackend
         from marin_pipeline.run.origin import RunOrigin
         from marin_pipeline.run.scheduler import STOP_PATIENCE, Scheduler
+        from marin_pipeline.store.conditions import writable
 
-        if any(each.commit is None for each in looks.values()):
-            _check_writable(self.objects)
-        origin = RunOrigin(self.objects, self.graph)
+        objects = self.objects
+        if self.policy.force or any(each.commit is None for each in looks.values()):
+            objects = writable(objects, single_writer=self.options.single_writer)
+        origin = RunOrigin(objects, self.graph)
         is_inline = self.options.backend == "inline"
-        backend = InlineBackend(self.objects) if is_inline else LocalBackend(self.options.max_parallel)
+        backend = InlineBackend(objects) if is_inline else LocalBackend(self.options.max_parallel)
         scheduler = Scheduler(
             self.graph,
-            self.objects,
+            objects,
             backend,
             looks=looks,
             policy=self.policy,
@@ -339,15 +343,6 @@ def _restricted(graph: Graph, ends: Sequence[str]) -> Graph:
     part.targets = list(ends)
     part.nodes = {key: node for key, node in graph.nodes.items() if key in needed}
     return part
-
-
-def _check_writable(objects: ObjectStore) -> None:
-    probe = f"tmp/1d/probe-{os.urandom(16).hex()}"
-    try:
-        objects.create(probe, b"")
-        objects.delete(probe)
-    except StoreError as error:
-        raise StoreError(str(error).replace(f"/{probe}", "", 1)) from error
 
 
 @contextmanager

@@ -47,7 +47,10 @@ def git_state(folder: Path) -> Git | None:
 def without_credentials(url: str) -> str | None:
     """A remote's URL without user, password and query; None for what is no place on a network."""
     if "://" in url:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            return None
         host = parts.netloc.rpartition("@")[2]
         return f"{parts.scheme}://{host}{parts.path}" if host and parts.scheme != "file" else None
     found = _SHORT_URL.fullmatch(url)

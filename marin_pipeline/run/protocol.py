@@ -31,7 +31,7 @@ from marin_pipeline.store.commit import (
 )
 from marin_pipeline.store.lease import Lease, Waiting
 from marin_pipeline.store.objects import ObjectStore, put, together
-from marin_pipeline.store.output import CommittedOutput
+from marin_pipeline.store.pages import manifest_bytes
 from marin_pipeline.store.resolved import Entry, adoptable, enter, read_entry
 
 
@@ -97,7 +97,7 @@ def adopt(
         if found is None:
             return None
         commit, source = found
-        data = CommittedOutput(objects, entry.id, entry.key, commit).manifest.dumps()
+        data = manifest_bytes(objects, entry.id, entry.key, commit)
         if put(objects, layout.manifest(node.id, node.key, attempt), data).data != data:
             return None
         taken = replace(

@@ -7,10 +7,10 @@ come back in the order of the items, whoever ran them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, Literal, TextIO, TypeVar, overload
 
 from marin_pipeline.core.arguments import check, classes_in, references
 from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output, OutputFile
@@ -29,6 +29,7 @@ from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
 from marin_pipeline.store.objects import NoAnswer, ObjectStore, put
 from marin_pipeline.store.output import FileSet
 from marin_pipeline.store.sealed import seal, unseal
+from marin_pipeline.store.streams import Streams
 
 R = TypeVar("R")
 
@@ -105,6 +106,15 @@ class ShardScope:
 
     out: Path
     """Folder for the shard's files."""
+    streams: Streams
+
+    @overload
+    def stream(self, name: str, mode: Literal["wb"] = "wb") -> AbstractContextManager[BinaryIO]: ...
+    @overload
+    def stream(self, name: str, mode: Literal["w"]) -> AbstractContextManager[TextIO]: ...
+    def stream(self, name: str, mode: Literal["wb", "w"] = "wb") -> AbstractContextManager[BinaryIO | TextIO]:
+        """Write a large file straight to the store."""
+        return self.streams.writing(name, mode)
 
     def log(self, message: str) -> None:
         """Write a line to the log of the step."""
@@ -205,7 +215,7 @@ def read_shard(objects: ObjectStore, key: str, annotation: Any, *, taken: bool =
         tree = unseal(found.data)
         if tree.get("key", key) != key:
             raise ValueError(f"it is that of the shard {tree['key'][:8]}")
-        manifest = Manifest(tuple(Entry(**entry) for entry in tree["files"]))
+        manifest = Manifest(tuple(map(Entry.from_tree, tree["files"])))
         return StoredShard(objects, key, manifest, tree["value"], annotation)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptOutput(
@@ -240,13 +250,14 @@ def run_shard(
     refuse_edited(task.files, function.__qualname__)
     try:
         with surroundings.kept():
-            returned = function(ShardScope(folder), item, **arguments)
+            streams = Streams(objects, path, folder)
+            returned = function(ShardScope(folder, streams), item, **arguments)
         refuse_edited(task.files, function.__qualname__)
         for _, reference in references([item, *arguments.values()], "arguments"):
             if isinstance(reference, LocalFile):
                 reference.refuse_changed()
         value = check(returned, hints.get("return", Any), what)
-        manifest = build_manifest(objects, folder, path, {})
+        manifest = build_manifest(objects, folder, path, {}, streams.finished())
         record_of = {"key": task.key, "attempt": task.attempt}
         data = seal({**record_of, "value": encode(value, what), "files": manifest.tree()["files"]})
         ours = put(objects, record, data).data == data

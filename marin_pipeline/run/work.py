@@ -69,7 +69,9 @@ class StoredWork:
             raise InputError(f"ctx.work has no finished part {item!r}; it has {', '.join(self.items()) or 'none'}")
         try:
             tree = unseal(found.data)
-            manifest = Manifest(tuple(Entry(**{**entry, "path": f"part/{entry['path']}"}) for entry in tree["files"]))
+            manifest = Manifest(
+                tuple(Entry.from_tree({**entry, "path": f"part/{entry['path']}"}) for entry in tree["files"])
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptOutput(
                 f"{self._objects.url}/{self._record(item)}: not a record of a part ({error}); "

@@ -16,7 +16,7 @@ from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
-from marin_pipeline.store.objects import ObjectStore, answered, put, shown_url, together
+from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, put, shown_url, together
 from marin_pipeline.store.records import parsed, typed
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
@@ -292,9 +292,24 @@ def _current(
 
 
 def look_many(objects: ObjectStore, keys: Iterable[tuple[str, str]]) -> dict[str, Look]:
-    """What the store says of many (id, key), in one batch; by key."""
+    """What the store says of many (id, key), in one batch; by key.
+
+    Raises:
+        NoAnswer: when the store does not answer one of them: the rest is not asked for.
+    """
     wanted = list(keys)
-    found = together(objects, *(partial(answered, partial(look, objects, id, key)) for id, key in wanted))
+    silence: list[NoAnswer] = []
+
+    def asked(id: str, key: str) -> Look:
+        if silence:
+            raise silence[0]
+        try:
+            return answered(partial(look, objects, id, key))
+        except NoAnswer as error:
+            silence.append(error)
+            raise
+
+    found = together(objects, *(partial(asked, id, key) for id, key in wanted))
     return {key: each for (_, key), each in zip(wanted, found, strict=True)}
 
 

@@ -21,10 +21,10 @@ from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
-from marin_pipeline.store.inventory import read_manifest
 from marin_pipeline.store.manifest import Entry, checksums_differ
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, holds, put, shown_url, together
 from marin_pipeline.store.origins import keep_origin, read_origin
+from marin_pipeline.store.pages import read_manifest
 from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 

@@ -33,7 +33,11 @@ class GcsObjects(RemoteObjects):
         scheme, _, rest = url.partition("://")
         bucket, _, prefix = rest.partition("/")
         prefix = prefix.strip("/")
-        if scheme != "gs" or not _BUCKET.fullmatch(bucket) or {"", ".", ".."} & set(prefix.split("/") if prefix else ()):
+        if (
+            scheme != "gs"
+            or not _BUCKET.fullmatch(bucket)
+            or {"", ".", ".."} & set(prefix.split("/") if prefix else ())
+        ):
             raise UsageError(f"--prefix {url}: is not gs://BUCKET/FOLDER")
         super().__init__(f"gs://{bucket}/{prefix}".rstrip("/"))
         self.bucket = bucket

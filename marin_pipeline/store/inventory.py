@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +14,8 @@ from marin_pipeline.core.key import artifact_keys
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import moment
 from marin_pipeline.store.commit import Commit, read_commit
-from marin_pipeline.store.manifest import Manifest
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore
+from marin_pipeline.store.pages import read_manifest
 from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.records import parsed
 
@@ -167,25 +166,10 @@ def _ended_at(objects: ObjectStore, path: str) -> str:
     return ""
 
 
-def read_manifest(objects: ObjectStore, id: str, key: str, commit: Commit) -> Manifest:
-    """The manifest of a commit.
-
-    Raises:
-        CorruptOutput: when it is missing, or not the one that was committed.
-    """
-    path = layout.manifest(id, key, commit.attempt)
-    found = objects.read(path)
-    if found is None:
-        raise CorruptOutput(f"{objects.url}/{path}: the manifest is missing")
-    if hashlib.sha256(found.data).hexdigest() != commit.manifest:
-        raise CorruptOutput(f"{objects.url}/{path}: the manifest is not the one that was committed")
-    return Manifest.loads(found.data, f"{objects.url}/{path}")
-
-
 def _outside(objects: ObjectStore, state: KeyState, commit: Commit) -> set[str]:
     own = f"{layout.attempt(state.id, state.short, commit.attempt)}/"
-    entries = read_manifest(objects, state.id, state.short, commit).entries
-    return {entry.object for entry in entries if not entry.object.startswith(own)}
+    named = read_manifest(objects, state.id, state.short, commit).named_objects()
+    return {each.path for each in named if not each.path.startswith(own)}
 
 
 def _add_spec(objects: ObjectStore, state: KeyState) -> None:

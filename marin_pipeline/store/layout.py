@@ -33,6 +33,11 @@ def manifest(id: str, key: str, attempt_name: str) -> str:
     return f"{attempt(id, key, attempt_name)}/manifest.json"
 
 
+def manifest_page(id: str, key: str, attempt_name: str, number: int) -> str:
+    """One page of a manifest of many files."""
+    return f"{attempt(id, key, attempt_name)}/manifest/{number}.json"
+
+
 def commit(id: str, key: str, number: int) -> str:
     """The record that makes an attempt the step's output; written once."""
     return f"{step(id, key)}/commits/{number}.json"

@@ -6,14 +6,18 @@ attempt. Readers go from the commit to the manifest to exactly these objects.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from marin_pipeline.core.canonical import Tree, digest, dumps
+from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
-from marin_pipeline.store.objects import FileToPublish, ObjectInfo, ObjectStore, Written, explain_os_error
+from marin_pipeline.store.objects import FileToPublish, ObjectInfo, ObjectStore, Wanted, Written, explain_os_error
 from marin_pipeline.store.records import parsed
 
 VALUE = "value.json"
@@ -35,16 +39,34 @@ class Entry:
     checksum: str | None = None
     """What the store itself says of the bytes, or None."""
 
+    @classmethod
+    def from_tree(cls, tree: Any) -> Entry:
+        """Read an entry back.
+
+        Raises:
+            ValueError, KeyError, TypeError: for what is none, or has a path that leads out of the output.
+        """
+        entry = cls(**tree)
+        if not _PATH.fullmatch(entry.path) or ".." in entry.path.split("/"):
+            raise ValueError(f"{entry.path!a} is no path inside an output")
+        if type(entry.object) is not str or type(entry.size) is not int or not _SHA256.fullmatch(entry.sha256):
+            raise ValueError(f"the entry of {entry.path!a} is damaged")
+        return entry
+
+
+_PATH = re.compile(r"[^/\0][^\0]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
 
 @dataclass(frozen=True)
 class Manifest:
     """The files of an output, sorted by path."""
 
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
 
     @property
     def files(self) -> Mapping[str, Entry]:
-        """Entries by path."""
+        """Entries by path, in order."""
         return {entry.path: entry for entry in self.entries}
 
     @property
@@ -55,7 +77,22 @@ class Manifest:
     @property
     def output_digest(self) -> str:
         """Digest over paths, sizes and contents, the value's file among them: where the bytes lie does not count."""
-        return digest([[entry.path, entry.size, entry.sha256] for entry in self.entries])
+        # That of one canonical list, taken piece by piece: the entries need not all be in memory.
+        found, entries, separator = hashlib.sha256(b"["), iter(self.entries), b""
+        while some := [[entry.path, entry.size, entry.sha256] for entry in itertools.islice(entries, 1000)]:
+            found.update(separator + dumps(some)[1:-1])
+            separator = b","
+        found.update(b"]")
+        return found.hexdigest()
+
+    def below(self, folder: str) -> Iterable[Entry]:
+        """The entries of the files below a folder, in order."""
+        return [entry for entry in self.entries if entry.path.startswith(f"{folder}/")]
+
+    def named_objects(self) -> Iterator[Wanted]:
+        """Everything that the manifest names: its pages, if it is in pages, and its files."""
+        for entry in self.entries:
+            yield Wanted(entry.object, entry.size, entry.sha256)
 
     def tree(self) -> Tree:
         """The manifest as it is written."""
@@ -73,7 +110,7 @@ class Manifest:
             CorruptOutput: when it is not one.
         """
         try:
-            return cls(tuple(Entry(**entry) for entry in parsed(data)["files"]))
+            return cls(tuple(map(Entry.from_tree, parsed(data)["files"])))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptOutput(
                 f"{where}: not a manifest ({error}); run the step that made it again with --force"
@@ -116,8 +153,15 @@ def publish_all(objects: ObjectStore, path: str) -> None:
     objects.publish(path, [FileToPublish(*each) for each in files_below(objects.folder(path))])
 
 
-def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mapping[str, Entry]) -> Manifest:
-    """Publish the files of `folder` below `path` of the store and describe them, with the adopted entries among them.
+def build_manifest(
+    objects: ObjectStore,
+    folder: Path,
+    path: str,
+    adopted: Mapping[str, Entry],
+    streamed: Mapping[str, Written] | None = None,
+) -> Manifest:
+    """Publish the files of `folder` below `path` of the store and describe them, with what was streamed there and the
+    adopted entries among them.
 
     Raises:
         StoreError: when what the store holds is not what was written.
@@ -129,15 +173,19 @@ def build_manifest(objects: ObjectStore, folder: Path, path: str, adopted: Mappi
         files = [FileToPublish(*each) for each in files_below(folder)]
     except OSError as error:
         raise explain_os_error(error, folder, "read what was written") from error
-    known = dict(zip(files, objects.publish(path, files), strict=True))
+    known = dict(streamed or {})
+    files = [each for each in files if each.name not in known]
+    known.update((each.name, written) for each, written in zip(files, objects.publish(path, files), strict=True))
     held = {info.path: info for info in objects.list(path)}
     entries = dict(adopted)
-    for (relative, _, _), written in known.items():
+    for relative, written in known.items():
         info = held.get(f"{path}/{relative}")
         _compare(f"{objects.url}/{path}/{relative}", written, info)
         if relative in adopted:
             raise InputError(f"the output {relative!r} was written and adopted from a shard; use two names")
         entries[relative] = Entry(relative, f"{path}/{relative}", written.size, written.sha256, written.checksum)
+    if adopted or streamed:
+        _refuse_files_as_folders(entries)
     return Manifest(tuple(entries[relative] for relative in sorted(entries)))
 
 
@@ -148,6 +196,15 @@ def checksums_differ(one: str | None, other: str | None) -> bool:
     if one is None or other is None or one == other:
         return False
     return one.rpartition(":")[0] == other.rpartition(":")[0]
+
+
+def _refuse_files_as_folders(paths: Collection[str]) -> None:
+    """What was not written into one folder of files may not fit in one."""
+    for path in paths:
+        above = path
+        while above := above.rpartition("/")[0]:
+            if above in paths:
+                raise InputError(f"the output {above!r} is a file, and the folder of {path!r}; rename one of them")
 
 
 def _compare(where: str, written: Written, info: ObjectInfo | None) -> None:

@@ -75,6 +75,9 @@ class MemoryObjects(ObjectStore):
         target.mkdir(parents=True, exist_ok=True)
         return target
 
+    def forget(self, path: str) -> None:
+        shutil.rmtree(Path(self._scratch.name) / path, ignore_errors=True)
+
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         found: list[Written] = []
         for name, file, _ in files:

@@ -81,7 +81,7 @@ class Wanted(NamedTuple):
     size: int
     """Bytes, as they were committed."""
     sha256: str
-    """As it was committed; the file may have other bytes."""
+    """As it was committed."""
 
 
 class ObjectWriter(ABC):
@@ -153,6 +153,10 @@ class ObjectStore(ABC):
     def folder(self, path: str) -> Path:
         """A local folder whose files become the objects below `path` when they are published."""
 
+    def forget(self, path: str) -> None:
+        """Remove the scratch of `folder(path)`, whose files are published or not needed. Objects stay as they are."""
+        return None
+
     @abstractmethod
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         """Make files below `folder(path)` the objects below `path`, several at the same time, each read once; what
@@ -174,10 +178,12 @@ class ObjectStore(ABC):
     @abstractmethod
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         """Local files with the objects' bytes, in order; several are fetched at the same time. A file keeps the last
-        part of the object's name, stays as long as this process lives, and is not to be written.
+        part of the object's name, stays as long as this process lives, and is not to be written. One that had to be
+        fetched is verified on the way; one that lies in place is as it is.
 
         Raises:
             FileNotFoundError: when there is no such object; `filename` is its path.
+            CorruptOutput: when what was fetched is not what was committed.
         """
 
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import functools
-import hashlib
+import itertools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, InputError
 from marin_pipeline.core.reading import decode
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
+from marin_pipeline.store.digests import digest_at
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest
 from marin_pipeline.store.objects import ObjectStore, Wanted
+from marin_pipeline.store.pages import read_manifest
 
-if TYPE_CHECKING:
-    from tempfile import TemporaryDirectory
-
-
-@functools.lru_cache(maxsize=65536)
-def _digest_at(path: str, size: int, modified: int) -> str:
-    """Digest of a file, computed once for each state of it."""
-    return content_digest(Path(path))
+_REMEDY = "run the step that made it again with --force"
 
 
 def verified(objects: ObjectStore, entry: Entry) -> Path:
@@ -35,20 +29,38 @@ def verified(objects: ObjectStore, entry: Entry) -> Path:
     Raises:
         CorruptOutput: when the object is missing, or its bytes are not those that were committed.
     """
-    where = f"{objects.url}/{entry.object}"
-    remedy = "run the step that made it again with --force"
+    return all_verified(objects, [entry])[0]
+
+
+def all_verified(objects: ObjectStore, entries: Sequence[Entry]) -> list[Path]:
+    """The local files of entries, in order, their sizes and bytes checked; what is not at hand is fetched in one go.
+
+    Raises:
+        CorruptOutput: when an object is missing, or its bytes are not those that were committed.
+    """
     try:
-        (path,) = objects.fetch([Wanted(entry.object, entry.size, entry.sha256)])
-        information = path.stat()
+        paths = objects.fetch([Wanted(entry.object, entry.size, entry.sha256) for entry in entries])
     except OSError as error:
-        raise CorruptOutput(
-            f"{where}: the committed file cannot be read ({error.strerror or 'missing'}); {remedy}"
-        ) from error
-    if information.st_size != entry.size:
-        raise CorruptOutput(f"{where}: has {information.st_size} bytes, but {entry.size} were committed; {remedy}")
-    if _digest_at(str(path), information.st_size, information.st_mtime_ns) != entry.sha256:
-        raise CorruptOutput(f"{where}: its bytes are not those that were committed (sha256 differs); {remedy}")
-    return path
+        path = error.filename or entries[0].object
+        where = path if os.path.isabs(path) else f"{objects.url}/{path}"
+        raise _unreadable(where, error) from error
+    for path, entry in zip(paths, entries, strict=True):
+        where = f"{objects.url}/{entry.object}"
+        try:
+            information = path.stat()
+            if information.st_size != entry.size:
+                raise CorruptOutput(
+                    f"{where}: has {information.st_size} bytes, but {entry.size} were committed; {_REMEDY}"
+                )
+            if digest_at(path, information) != entry.sha256:
+                raise CorruptOutput(f"{where}: its bytes are not those that were committed (sha256 differs); {_REMEDY}")
+        except OSError as error:
+            raise _unreadable(where, error) from error
+    return paths
+
+
+def _unreadable(where: str, error: OSError) -> CorruptOutput:
+    return CorruptOutput(f"{where}: the committed file cannot be read ({error.strerror or 'missing'}); {_REMEDY}")
 
 
 class FileSet:
@@ -74,10 +86,12 @@ class FileSet:
         """
         if path in self.files:
             return verified(self.objects, self.files[path])
-        inside = {name: entry for name, entry in self.files.items() if name.startswith(path + "/")}
+        inside = {entry.path: entry for entry in self.manifest.below(path)}
         if not inside:
-            raise InputError(f"{self.what} has no file {path!r}; it has {', '.join(sorted(self.files)[:10]) or 'none'}")
-        found = {name: verified(self.objects, entry) for name, entry in inside.items()}
+            raise InputError(
+                f"{self.what} has no file {path!r}; it has {', '.join(itertools.islice(self.files, 10)) or 'none'}"
+            )
+        found = dict(zip(inside, all_verified(self.objects, list(inside.values())), strict=True))
         folders = {_folder_of(file, name, path) for name, file in found.items()}
         only = folders.pop() if len(folders) == 1 else None
         return only if only is not None else self._gathered(path, found)
@@ -95,21 +109,34 @@ class FileSet:
     def _links(self) -> Path:
         import tempfile
 
-        return Path(tempfile.mkdtemp(dir=_scratch().name))
+        from marin_pipeline.store.own_folder import scratch_folder
 
-
-@functools.cache
-def _scratch() -> TemporaryDirectory[str]:
-    """Folder of this process's links; it lives as long as the process, since a path outlives what it was asked from."""
-    import tempfile
-
-    return tempfile.TemporaryDirectory(prefix="marin-files-")
+        # It lives as long as the process, since a path outlives what it was asked from.
+        return Path(tempfile.mkdtemp(dir=scratch_folder()))
 
 
 def _folder_of(file: Path, name: str, path: str) -> Path | None:
     """The folder that holds `path`, if `file` lies below it under its own name."""
     tail = Path(name).relative_to(path).parts
     return file.parents[len(tail) - 1] if file.parts[-len(tail) :] == tail else None
+
+
+class _Written(Mapping[str, Entry]):
+    """The files of a manifest without the value's."""
+
+    def __init__(self, files: Mapping[str, Entry]) -> None:
+        self._files = files
+
+    def __getitem__(self, path: str) -> Entry:
+        if path == VALUE:
+            raise KeyError(path)
+        return self._files[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return (path for path in self._files if path != VALUE)
+
+    def __len__(self) -> int:
+        return len(self._files) - (VALUE in self._files)
 
 
 class CommittedOutput:
@@ -142,12 +169,7 @@ class CommittedOutput:
         Raises:
             CorruptOutput: when it is missing or not the one that was committed.
         """
-        path = layout.manifest(self.id, self.key, self.commit.attempt)
-        found = self.objects.read(path)
-        if found is None or hashlib.sha256(found.data).hexdigest() != self.commit.manifest:
-            state = "is missing" if found is None else "is not the one that was committed"
-            raise CorruptOutput(f"{self.objects.url}/{path}: the manifest {state}; run the step again with --force")
-        return Manifest.loads(found.data, f"{self.objects.url}/{path}")
+        return read_manifest(self.objects, self.id, self.key, self.commit)
 
     @functools.cached_property
     def _file_set(self) -> FileSet:
@@ -156,7 +178,7 @@ class CommittedOutput:
     @property
     def files(self) -> Mapping[str, Entry]:
         """The files that the step wrote, without the value's."""
-        return {path: entry for path, entry in self._file_set.files.items() if path != VALUE}
+        return _Written(self._file_set.files)
 
     @functools.cached_property
     def value_tree(self) -> Tree:

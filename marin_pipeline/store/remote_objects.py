@@ -4,15 +4,16 @@ what is read.
 
 from __future__ import annotations
 
-import functools
-import tempfile
+import hashlib
+import shutil
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.cache import fetched
-from marin_pipeline.store.objects import ObjectStore, Wanted
+from marin_pipeline.store.objects import ObjectStore, Wanted, explain_os_error
+from marin_pipeline.store.own_folder import scratch_folder
 
 
 class RemoteObjects(ObjectStore):
@@ -35,14 +36,19 @@ class RemoteObjects(ObjectStore):
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         return path
 
-    @functools.cached_property
-    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
-        return tempfile.TemporaryDirectory(prefix="marin-scratch-")
+    def _scratch(self, path: str) -> Path:
+        return scratch_folder() / hashlib.sha256(self.url.encode()).hexdigest()[:16] / self.checked(path)
 
     def folder(self, path: str) -> Path:
-        target = Path(self._scratch.name) / self.checked(path)
-        target.mkdir(parents=True, exist_ok=True)
+        target = self._scratch(path)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, target, "write") from error
         return target
+
+    def forget(self, path: str) -> None:
+        shutil.rmtree(self._scratch(path), ignore_errors=True)
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         for each in wanted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,10 +17,10 @@ from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
-from marin_pipeline.store.inventory import read_manifest
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest, checksums_differ
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore
 from marin_pipeline.store.origins import read_origin
+from marin_pipeline.store.pages import PagedManifest, read_manifest
 from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.snapshots import read_snapshot
 
@@ -96,14 +96,28 @@ class Verifier:
             self._add(verified, what, layout.manifest(id, short, found.commit.attempt))
             return verified
         verified.files, verified.bytes = len(manifest.entries), manifest.size
-        self._check_digests(verified, found.commit, manifest)
         self._check_provenance(verified, found.commit)
         own = f"{layout.attempt(id, short, found.commit.attempt)}/out"
-        mine = self._listed(own)
-        for entry in manifest.entries:
+        mine, read = self._listed(own), 0
+        for entry in self._readable(verified, manifest):
             held = mine if entry.object.startswith(f"{own}/") else self._shared(_unit(entry.object))
             self._check_object(verified, entry, held.get(entry.object))
+            read += 1
+        if read == verified.files:  # all pages could be read
+            self._check_digests(verified, found.commit, manifest)
         return verified
+
+    def _readable(self, verified: Verified, manifest: Manifest) -> Iterator[Entry]:
+        """The entries; a page that cannot be read is a finding."""
+        if not isinstance(manifest, PagedManifest):
+            yield from manifest.entries
+            return
+        for page in manifest.entries.pages:
+            try:
+                yield from manifest.entries.read(page)
+            except CorruptOutput as error:
+                what = str(error).removeprefix(f"{self._objects.url}/{page.object}: ").rpartition("; ")[0]
+                self._add(verified, what, page.object)
 
     def _add(self, verified: Verified, what: str, path: str, remedy: str = "") -> None:
         again = "adopt it again" if verified.id.startswith("adopted/") else "run what needs it again"

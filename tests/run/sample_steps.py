@@ -165,3 +165,28 @@ def resumable(ctx: Context, parts: int) -> list[str]:
     found = [(ctx.work.open(name) / "data.txt").read_text() for name in ctx.work.items()]
     (ctx.out / "all.txt").write_text("\n".join(found))
     return found
+
+
+def streamed_part(shard: ShardContext, item: int) -> int:
+    with shard.stream("part.bin") as file:
+        return file.write(bytes([item]) * item)
+
+
+@step
+def streaming(ctx: Context, numbers: list[int], broken: bool = False) -> list[int]:
+    """Streams text and what its shards streamed."""
+    results = ctx.map(streamed_part, numbers)
+    for number, result in zip(numbers, results, strict=True):
+        ctx.adopt(result, "part.bin", f"parts/{number}.bin")
+    with ctx.stream("all.txt", mode="w") as text:
+        for result in results:
+            text.write(f"{(result / 'part.bin').size}\n")
+        if broken:
+            raise ValueError("broken while it was streamed")
+    return [result.value for result in results]
+
+
+@step
+def streams_read(ctx: Context, streams: Artifact[list[int]]) -> list[str]:
+    with (streams / "all.txt").open("r") as file:
+        return [*file, *(f"{name} {(streams / name).size}" for name in streams.files)]

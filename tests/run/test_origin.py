@@ -1,4 +1,4 @@
-"""A run keeps where its outputs come from: the code that was declared, the repository, the packages, the local files."""
+"""A run keeps where its outputs come from: the code that was declared, repository, packages, local files."""
 
 from __future__ import annotations
 
@@ -276,6 +276,7 @@ def test_no_program_of_the_repository_is_run(repository: Path, tmp_path: Path) -
         ("secret@example.org:a/b.git", "example.org:a/b.git"),
         ("/home/ada/b.git", None),
         ("../b", None),
+        ("https://[::1/b.git", None),
         ("file:///home/ada/b.git", None),
         ("", None),
     ],

@@ -1,0 +1,78 @@
+"""A remote store whose other end is a folder of this machine: what lies there is not at hand until it is fetched."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from marin_pipeline.core.artifact import ContentHash
+from marin_pipeline.store.local_objects import LocalObjects
+from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Written
+from marin_pipeline.store.remote_objects import RemoteObjects
+
+
+class FarObjects(RemoteObjects):
+    """Objects that lie in a folder, reached by calls that are noted."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(f"far://{root}")
+        self.near = LocalObjects(root)
+        self.calls: list[tuple[str, str]] = []
+        """Operation and path of each call that moves bytes."""
+
+    def read(self, path: str) -> Found | None:
+        return self.near.read(self.checked(path))
+
+    def create(self, path: str, data: bytes) -> str | None:
+        return self.near.create(self.checked(path), data)
+
+    def swap(self, path: str, data: bytes, version: str) -> str | None:
+        return self.near.swap(self.checked(path), data, version)
+
+    def delete(self, path: str) -> None:
+        self.near.delete(self.checked(path))
+
+    def list(self, folder: str) -> list[ObjectInfo]:
+        return self.near.list(self.checked(folder))
+
+    def names(self, folder: str) -> list[str]:
+        return self.near.names(self.checked(folder))
+
+    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+        for each in files:
+            target = self.near.folder(path) / each.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(each.file, target)
+            self.calls.append(("publish", f"{path}/{each.name}"))
+        return self.near.publish(path, [each._replace(file=self.near.root / path / each.name) for each in files])
+
+    def writer(self, path: str) -> ObjectWriter:
+        self.calls.append(("writer", path))
+        return self.near.writer(self.checked(path))
+
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        self.calls.append(("blocks", path))
+        return self._blocks(path, start, stop)
+
+    def _blocks(self, path: str, start: int, stop: int | None) -> Iterator[bytes]:
+        try:
+            yield from self.near.blocks(self.checked(path), start, stop)
+        except FileNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
+
+    def download(self, path: str, target: Path) -> str:
+        content = ContentHash()
+        with target.open("xb") as file:
+            self.calls.append(("download", path))
+            for block in self._blocks(path, 0, None):
+                content.update(block)
+                file.write(block)
+        return content.hexdigest()
+
+    def downloads(self) -> Sequence[str]:
+        """Last parts of the paths that were downloaded since the last call."""
+        found = [path.rpartition("/")[2] for operation, path in self.calls if operation == "download"]
+        self.calls.clear()
+        return found
