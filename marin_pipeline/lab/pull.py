@@ -32,9 +32,7 @@ from marin_pipeline.store.kept_files import copy_file, file_digests
 from marin_pipeline.store.manifest import VALUE
 from marin_pipeline.store.names import give_name
 from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, open_objects
-from marin_pipeline.store.origins import keep_origin, read_origin
 from marin_pipeline.store.pages import read_manifest
-from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 
 FAILED = 4
 """Exit code when something is not as the bundle says."""
@@ -214,8 +212,8 @@ class Pull:
         if self._stopped.is_set():
             raise _Stopped
         self._check_manifest(step)
-        # First what the commit names beside its files, so that no commit is here without it.
-        self._take_provenance(bundle, step)
+        for sha256 in sorted(file_digests(step.commit.arguments)) if step.commit.origin else ():
+            copy_file(self._source, self._objects, sha256, bundle.files[sha256])  # no more than the bundle says
         commit = copy_output(self._source, self._objects, step.id, step.key, step.commit, report=self._fetched)
         self._refuse_other(step, commit.output)
         with self._lock:
@@ -231,16 +229,6 @@ class Pull:
             before, size, has_value = entry.path, size + entry.size, has_value or entry.path == VALUE
         if size != step.commit.bytes or not has_value or manifest.output_digest != step.commit.output:
             raise CorruptOutput(f"{step.label}: its manifest and its commit contradict each other")
-
-    def _take_provenance(self, bundle: Bundle, step: BundledStep) -> None:
-        if not step.commit.origin:
-            return
-        origin = bundle.origins[step.commit.origin]
-        read_origin(self._source, step.commit.origin)
-        keep_snapshot(self._objects, read_snapshot(self._source, origin.snapshot))
-        keep_origin(self._objects, origin)
-        for sha256 in sorted(file_digests(step.commit.arguments)):
-            copy_file(self._source, self._objects, sha256, bundle.files[sha256])
 
     def _fetched(self, size: int) -> None:
         if self._stopped.is_set():

@@ -19,11 +19,11 @@ from marin_pipeline.run.plan import few
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import look
-from marin_pipeline.store.copying import checked_spec, shown_url
+from marin_pipeline.store.copying import checked_spec
 from marin_pipeline.store.inventory import in_parallel
 from marin_pipeline.store.kept_files import file_digests
 from marin_pipeline.store.names import current_names, key_folders
-from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error
+from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, shown_url
 from marin_pipeline.store.origins import read_origin
 from marin_pipeline.store.verify import Verifier
 
@@ -217,7 +217,7 @@ def warnings(bundle: Bundle) -> Iterator[str]:
             f"nothing says with which code {few(unknown)} was made (by an earlier version): it can be pulled and "
             "verified, and not reproduced; --force makes it again"
         )
-    unpinned = [step.label for step in bundle.steps if getattr(step.commit, "unpinned", ())]
+    unpinned = [step.label for step in bundle.steps if step.commit.unpinned]
     if unpinned:
         yield f"{few(unpinned)} read what no key fixes: whoever makes it again may get other bytes"
     states = {(git.commit, git.note) for origin in bundle.origins.values() if (git := origin.git) and git.is_dirty}

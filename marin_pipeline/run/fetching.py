@@ -55,8 +55,8 @@ class Fetch:
     """By the scheduler's clock; 0 before the lease is there."""
     done: int = 0
     """Bytes that are here."""
-    told: int = 0
-    """Of these, as they were shown."""
+    told: int = -1
+    """Of these, as they were shown; -1 before it was told that they come."""
 
 
 class Fetching:
@@ -88,6 +88,7 @@ class Fetching:
         self._settle = settle
         self._decide = decide
         self._calls: Calls | None = None
+        self._keys: set[str] = set()
         self._due: list[Fetch] = []
         self._going: list[Fetch] = []
         self._unreachable: set[str] = set()
@@ -105,12 +106,17 @@ class Fetching:
 
     def has(self, key: str) -> bool:
         """Whether a step's output is to be taken, or on its way."""
-        return any(fetch.node.key == key for fetch in (*self._due, *self._going))
+        return key in self._keys
 
     def add(self, node: Node, look: Look, taken: Elsewhere) -> None:
         """Take an output as soon as its lease is free."""
         waiting = Waiting(self._objects, layout.lease(node.id, node.key), self._life, self._clock)
-        self._due.append(Fetch(node, look, taken, waiting))
+        fetch = Fetch(node, look, taken, waiting)
+        self._keys.add(node.key)
+        if taken.objects.url in self._unreachable:
+            self._without(fetch)
+        else:
+            self._due.append(fetch)
 
     def step(self) -> None:
         """Begin what is due, and follow up what has ended."""
@@ -139,7 +145,7 @@ class Fetching:
         if self._calls is not None:
             self._calls.close()
 
-    # In a thread of its own --------------------------------------------------------------------------------------------
+    # In a thread of its own -------------------------------------------------------------------------------------------
 
     def _fetch(self, fetch: Fetch) -> tuple[Look, Commit | None]:
         """What the store says of the key under its lease, and what was committed; None where somebody else was."""
@@ -170,33 +176,34 @@ class Fetching:
             if code[:16] in taken.look.accepted or is_drifted(node, taken.look):
                 why = self._reason or f"accepted in {taken}"
                 accept(self._objects, node.id, node.key, found.number, code, why, now())
-        for wait in (*WAITS, None):
+        waits = iter(WAITS)
+        while True:
+            fetch.done = 0
             try:
-                fetch.done = 0
                 commit = copy_output(taken.objects, self._objects, node.id, node.key, taken.commit, report=report)
                 break
             except Unreachable:
+                wait = next(waits, None)
                 if wait is None or self._stopped.is_set():
                     raise
                 time.sleep(wait)
-        else:
-            raise AssertionError("unreachable")
         if not node.loaded:
             with suppress(StoreError):  # the step is done; that others find its result saves work only
                 entry = read_entry(self._objects, commit.resolved)
                 enter(self._objects, commit.resolved, node.id, node.key, commit.number, entry)
         return commit
 
-    # In the loop's thread ----------------------------------------------------------------------------------------------
+    # In the loop's thread ---------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
         if self._clock() < self._last_told + TOLD:
             return
         self._last_told = self._clock()
         for fetch in self._going:
-            if fetch.began and not fetch.told:
+            if fetch.began and fetch.told < 0:
+                fetch.told = 0
                 self._notify(Notice("fetch", fetch.node, f"from {fetch.taken}, {bytes_text(fetch.taken.commit.bytes)}"))
-            if fetch.began and fetch.done != fetch.told:
+            if fetch.done != fetch.told and fetch.told >= 0:
                 fetch.told = fetch.done
                 total = max(fetch.taken.commit.bytes // MEGABYTE, 1)
                 data = {"done": fetch.done // MEGABYTE, "total": total, "unit": "MB", "figures": {}}
@@ -204,6 +211,7 @@ class Fetching:
 
     def _ended(self, fetch: Fetch, ended: Future[tuple[Look, Commit | None]]) -> None:
         self._going.remove(fetch)
+        self._keys.discard(fetch.node.key)
         node, taken = fetch.node, fetch.taken
         try:
             found, commit = ended.result()
@@ -214,7 +222,7 @@ class Fetching:
             return
         if commit is not None:
             seconds = self._clock() - fetch.began
-            data = {"seconds": seconds, "bytes": commit.bytes, "copied_from": taken.objects.url}
+            data = {"seconds": seconds, "bytes": commit.bytes, "copied_from": commit.copied_from}
             self._notify(Notice("fetched", node, f"from {taken}, {bytes_text(commit.bytes)}", data))
             self._settle(node, Settled("cached", commit, fetched=True))
         elif found.commit is not None or found.damage or found.fallen:
@@ -230,6 +238,7 @@ class Fetching:
             fetch.announced = holder
             text = f"held by {holder.user}@{holder.host}, process {holder.pid}; its result will be used"
             self._notify(Notice("wait", fetch.node, text))
+        self._keys.add(fetch.node.key)
         self._due.append(fetch)
 
     def _failed(self, fetch: Fetch, error: MarinError) -> None:
@@ -241,5 +250,11 @@ class Fetching:
             self._unreachable.add(url)
         else:
             self._notify(Notice("retry", fetch.node, f"not taken from {url}: {error}"))
+        self._without(fetch)
+
+    def _without(self, fetch: Fetch) -> None:
+        """Decide on a step without the store that it was to come from."""
+        self._keys.discard(fetch.node.key)
+        url = fetch.taken.objects.url
         rest = tuple(each for each in fetch.look.elsewhere if each.objects.url not in {url, *self._unreachable})
         self._decide(fetch.node, replace(fetch.look, elsewhere=rest))

@@ -110,6 +110,8 @@ def _output(objects: ObjectStore, id: str, key: str, commit: Commit, names: Mapp
     if commit.copied_from:
         yield f"copied     from {commit.copied_from}"
     yield f"digest     {commit.output}"
+    for name in commit.unpinned:
+        yield f"unpinned   {name}"
     for role, record in commit.inputs.items():
         yield f"input      {role} = {_artifact(record.key, names)} with output {record.output[:8]}"
     yield f"value      {_cut(_text(output.value_tree, names))}"
@@ -194,6 +196,7 @@ def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
             made: dict[str, Tree] = {}
             if commit is not None:
                 made = {"bytes": commit.bytes, "seconds": commit.seconds, "finished": commit.finished}
+                made |= {"unpinned": list(commit.unpinned)} if commit.unpinned else {}
             elif status == "failed" and failure is not None:
                 made = {"failure": {"kind": failure.kind, "message": failure.message, "at": failure.at}}
             elif found.fallen:
@@ -206,6 +209,8 @@ def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
         elif status == "failed" and failure is not None:
             made_text = f"{_minute(failure.at)} {failure.kind}"
         yield f"{status:<12}{key[:8]}  {made_text:<37}  {id}  {', '.join(known)}".rstrip()
+        if commit is not None and commit.unpinned:
+            yield f"  unpinned: {', '.join(commit.unpinned)}"
         if found.fallen:
             yield f"  {found.fallen}"
     if not count and not as_json:

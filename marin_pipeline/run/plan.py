@@ -127,6 +127,7 @@ class PlannedNode:
             "status": self.status,
             "reason": self.reason,
             "depends_on": self.node.depends_on,
+            "unpinned": list(self.node.unpinned),
         }
 
 
@@ -418,5 +419,7 @@ def summary_line(title: str, plan: Plan, store: str) -> str:
         "blocked": "blocked",
     }
     parts: list[Any] = [f"{counts[status]} {word}" for status, word in words.items() if counts[status]]
+    unpinned = sum(bool(planned.node.unpinned) for planned in plan.nodes.values())
+    parts += [f"{unpinned} unpinned"] if unpinned else []
     steps = "1 step" if len(plan.nodes) == 1 else f"{len(plan.nodes)} steps"
     return f"{title} · {steps} · {store} · {' · '.join(parts)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,11 +12,6 @@ from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.store.commit import Elsewhere, Look, look_again
 from marin_pipeline.store.objects import ObjectStore, answered, open_objects, together
 from marin_pipeline.store.read_only import ReadOnlyObjects
-
-
-def given_substitutes() -> tuple[str, ...]:
-    """The prefixes in `MARIN_SUBSTITUTES`, which is separated by commas."""
-    return tuple(each.strip() for each in os.environ.get("MARIN_SUBSTITUTES", "").split(",") if each.strip())
 
 
 def with_elsewhere(

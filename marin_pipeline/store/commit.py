@@ -16,7 +16,7 @@ from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
-from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, put, together
+from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, put, shown_url, together
 from marin_pipeline.store.records import parsed, typed
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
@@ -47,7 +47,7 @@ class Source:
         return {"id": self.id, "key": self.key, "number": self.number}
 
 
-_OPTIONAL = ("adopted_from", "copied_from", "origin", "target")
+_OPTIONAL = ("adopted_from", "copied_from", "unpinned", "origin", "target")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ class Commit:
     """Where the output was taken from, when an equal result was there already; it falls with that commit."""
     copied_from: str = ""
     """URL of the store that it was copied from, without user and password; empty in what was made here."""
-
+    unpinned: tuple[str, ...] = ()
+    """Names of what it was made from and no key fixes, such as an address without a digest."""
     origin: str = ""
     """Digest of the record of the run that made it: code, packages, machine. Empty where nobody wrote one."""
     target: Mapping[str, Any] | None = None
@@ -109,6 +110,8 @@ class Commit:
         tree = {**vars(self), "inputs": {role: record._asdict() for role, record in self.inputs.items()}}
         if self.adopted_from is not None:
             tree["adopted_from"] = vars(self.adopted_from)
+        if self.unpinned:
+            tree["unpinned"] = list(self.unpinned)
         # What a commit does not have is left out, so that those of earlier versions stay as they are.
         return {name: value for name, value in tree.items() if value or name not in _OPTIONAL}
 
@@ -132,6 +135,7 @@ class Commit:
             tree["adopted_from"] = None if source is None else Source(**source)
             tree.setdefault("origin", "")
             tree.setdefault("target", None)
+            tree["unpinned"] = tuple(tree.get("unpinned", ()))
             if tree.keys() != cls.__dataclass_fields__.keys():
                 raise ValueError(f"its fields are {', '.join(sorted(tree))}")
             _refuse_elsewhere(tree)
@@ -196,7 +200,7 @@ class Elsewhere:
     commit: Commit
 
     def __str__(self) -> str:
-        return self.objects.url
+        return shown_url(self.objects.url)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ that nothing names; the next copy goes on from them. The source is only read.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +16,18 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from threading import Event, Lock
-from urllib.parse import urlsplit, urlunsplit
 
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
-from marin_pipeline.store.manifest import Entry, checksums_differ
-from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, put, together
-from marin_pipeline.store.pages import read_manifest
+from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
+from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, holds, put, shown_url, together
+from marin_pipeline.store.origins import keep_origin, read_origin
+from marin_pipeline.store.pages import PagedManifest, manifest_bytes, read_manifest
+from marin_pipeline.store.provenance import named_by
+from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 
 AT_ONCE = 8
 """Objects that are copied at the same time."""
@@ -33,12 +36,15 @@ WHOLE = 4 * 2**20
 """Bytes up to which an object is held in memory and written by one call; 8 of them are 32 MiB."""
 
 _PLACE = re.compile(
-    r"(?P<unit>steps/[^/]+(?:/[^/]+)*?/[0-9a-f]{16}/(?:attempts/[^/]+(?=/out/)|work/[^/]+(?=/[^/]+/[^/]+/))"
+    r"(?P<unit>steps/[^/]+(?:/[^/]+)*?/[0-9a-f]{16}/(?:attempts/[^/]+(?=/out/|/manifest/[0-9]+\.json)|work/[^/]+(?=/[^/]+/[^/]+/))"
     r"|shards/[0-9a-f]{2}/[0-9a-f]+/[^/]+(?=/))/.+"
 )
-"""Where the objects of an output may lie, and the folder that is listed to find them: what an attempt wrote, a part or
-a shard, and never a record.
+"""Where the objects of an output may lie, and the folder that is listed to find them: what an attempt wrote, the pages
+of a manifest, a part or a shard, and never a record.
 """
+
+BATCH = 4096
+"""Files that are dealt with at a time, so that the memory does not grow with their number."""
 
 
 def copy_output(
@@ -75,9 +81,10 @@ def copy_output(
     if manifest.output_digest != commit.output:
         where = f"{source.url}/{layout.manifest(id, key, commit.attempt)}"
         raise CorruptOutput(f"{where}: gives another output digest than was committed; it cannot be taken")
-    _Copy(source, target, layout.attempt(id, key, commit.attempt), manifest.entries, report).run()
+    _Copy(source, target, layout.attempt(id, key, commit.attempt), manifest, report).run()
+    copy_provenance(source, target, commit)
     write_spec(target, id, key, spec)
-    _copy_manifest(source, target, layout.manifest(id, key, commit.attempt), commit)
+    _copy_manifest(source, target, id, key, commit)
     taken = replace(commit, number=found.number, key=key, copied_from=shown_url(source.url))
     return publish_commit(target, id, key, taken)[0]
 
@@ -98,18 +105,46 @@ def checked_spec(objects: ObjectStore, id: str, key: str) -> bytes:
     return found.data
 
 
-def shown_url(url: str) -> str:
-    """A prefix as it may be written down: without a user and a password."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.netloc else url
+def copy_provenance(source: ObjectStore, target: ObjectStore, commit: Commit) -> None:
+    """Copy what a commit names beside its files: the record of its origin, the code of that, the local files.
+
+    Raises:
+        CorruptOutput: when the source has not got it, or other bytes.
+    """
+    if not commit.origin:
+        return
+    for path in sorted(named_by(commit)):
+        if path.startswith("files/") and not holds(target, path):
+            _copy_file(source, target, path)
+    if not holds(target, layout.origin(commit.origin)):
+        origin = answered(partial(read_origin, source, commit.origin))
+        if not holds(target, layout.snapshot(origin.snapshot)):
+            keep_snapshot(target, answered(partial(read_snapshot, source, origin.snapshot)))
+        keep_origin(target, origin)
 
 
-def _copy_manifest(source: ObjectStore, target: ObjectStore, path: str, commit: Commit) -> None:
-    """Byte for byte; a manifest that was checked is read once more, and checked by its digest."""
-    found = answered(partial(source.read, path))
-    if found is None or hashlib.sha256(found.data).hexdigest() != commit.manifest:
-        raise CorruptOutput(f"{source.url}/{path}: changed while it was copied; see who writes that store")
-    if put(target, path, found.data).data != found.data:
+def _copy_file(source: ObjectStore, target: ObjectStore, path: str) -> None:
+    writer, content = target.writer(path), ContentHash()
+    try:
+        for block in source.blocks(path):
+            content.update(block)
+            writer.write(block)
+        if content.hexdigest() != path.rpartition("/")[2]:
+            raise CorruptOutput(f"{source.url}/{path}: has other bytes than its name says; it cannot be taken")
+    except FileNotFoundError as error:
+        writer.abort()
+        raise CorruptOutput(f"{source.url}/{path}: the file that a step was given is missing there") from error
+    except BaseException:
+        writer.abort()
+        raise
+    writer.close()
+
+
+def _copy_manifest(source: ObjectStore, target: ObjectStore, id: str, key: str, commit: Commit) -> None:
+    """Byte for byte."""
+    path = layout.manifest(id, key, commit.attempt)
+    data = answered(partial(manifest_bytes, source, id, key, commit))
+    if put(target, path, data).data != data:
         raise StoreError(f"{target.url}/{path}: another manifest lies there; delete it, and copy again")
 
 
@@ -125,17 +160,24 @@ class _Copy:
         source: ObjectStore,
         target: ObjectStore,
         attempt: str,
-        entries: Sequence[Entry],
+        manifest: Manifest,
         report: Callable[[int], None],
     ) -> None:
         self._source = source
         self._target = target
         self._attempt = attempt
-        self._entries = {entry.object: entry for entry in entries}
+        self._manifest = manifest
         self._report = report
         self._lock = Lock()
         self._stopped = Event()
-        self._units = sorted({self._unit(entry) for entry in entries})
+        self._units = sorted({self._unit(entry) for entry in self._named()})
+
+    def _named(self) -> Iterator[Entry]:
+        """Every object to copy: the pages of the manifest, if it is in pages, and the files."""
+        if isinstance(self._manifest, PagedManifest):
+            for page in self._manifest.entries.pages:
+                yield Entry("a page of the manifest", page.object, page.size, page.sha256)
+        yield from self._manifest.entries
 
     def run(self) -> None:
         """Copy what is not there yet; every object of the target is then one that was checked."""
@@ -144,9 +186,11 @@ class _Copy:
         ours = {self._attempt, *(unit for unit in self._units if unit.startswith("steps/"))}
         together(self._target, *(partial(put, self._target, f"{unit}/copied/{mark}", b"{}\n") for unit in ours))
         held = self._held()
-        self._all(partial(self._copy, held), list(self._entries.values()))
+        named = self._named()
+        while batch := list(itertools.islice(named, BATCH)):
+            self._all(partial(self._copy, held), batch)
         held = self._held()
-        for entry in self._entries.values():
+        for entry in self._named():
             info = held.get(entry.object)
             if info is None or info.size != entry.size:
                 state = "is missing" if info is None else f"has {info.size} bytes, not {entry.size}"
@@ -166,10 +210,11 @@ class _Copy:
     def _held(self) -> dict[str, ObjectInfo]:
         """What the target has got of it."""
         listed = together(self._target, *(partial(answered, partial(self._target.list, unit)) for unit in self._units))
-        return {info.path: info for infos in listed for info in infos if info.path in self._entries}
+        return {info.path: info for infos in listed for info in infos}
 
     def _all(self, work: Callable[[Entry], None], entries: Sequence[Entry]) -> None:
         """`work` of each, several at once; ends all when one fails."""
+        self._stopped.clear()
         with ThreadPoolExecutor(AT_ONCE) as pool:
             running = [pool.submit(work, entry) for entry in entries]
             try:

@@ -178,6 +178,18 @@ class ObjectStore(ABC):
             FileNotFoundError: at the first block, when there is no such object.
         """
 
+    def info(self, path: str) -> ObjectInfo | None:
+        """What a listing says of one object, or None when there is none."""
+        folder = path.rpartition("/")[0]
+        if not folder:
+            found = self.read(path)
+            return None if found is None else ObjectInfo(path, len(found.data))
+        return next((info for info in self.list(folder) if info.path == path), None)
+
+    def is_at_hand(self, wanted: Wanted) -> bool:
+        """Whether `fetch` has nothing to fetch for it."""
+        return True
+
     @abstractmethod
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         """Local files with the objects' bytes, in order; several are fetched at the same time. A file keeps the last
@@ -230,6 +242,14 @@ def open_objects(prefix: str) -> ObjectStore:
     except RuntimeError as error:
         raise UsageError(f"--prefix {prefix}: {error}") from error
     return LocalObjects(Path(os.path.abspath(folder)))
+
+
+def shown_url(url: str) -> str:
+    """A prefix as it may be written down: without a user and a password."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.netloc else url
 
 
 def put(objects: ObjectStore, path: str, data: bytes) -> Found:

@@ -60,7 +60,7 @@ class ReadOnlyObjects(ObjectStore):
         return self._ask(lambda: self._objects.fetch(wanted))
 
     def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        blocks = self._objects.blocks(path, start, stop)
+        blocks = self._ask(lambda: self._objects.blocks(path, start, stop))
         while True:
             block = self._ask(lambda: next(blocks, None))
             if block is None:

@@ -16,22 +16,22 @@ from typing import Any
 
 import pytest
 
-from marin_pipeline import Artifact, Context, step
+from marin_pipeline import Artifact, Context, LocalFile, step
 from marin_pipeline.core.errors import CorruptOutput, StoreError
-from marin_pipeline.store import copying, layout
+from marin_pipeline.store import copying, layout, pages
 from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Commit, Invalidation, invalidate, look
 from marin_pipeline.store.copying import copy_output, shown_url
 from marin_pipeline.store.gc import collect
-from marin_pipeline.store.inventory import read_manifest
 from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
 from marin_pipeline.store.names import key_folders
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
+from marin_pipeline.store.pages import read_manifest
 from marin_pipeline.store.verify import Verifier
 from tests.faults.faulty_objects import Fault, FaultyObjects
 from tests.run.conftest import inline
-from tests.run.sample_steps import add, increment, number, squares, words
+from tests.run.sample_steps import add, first_line, increment, number, squares, words
 from tests.run.sessions import Bench
 
 __all__ = ["inline"]
@@ -115,6 +115,25 @@ def test_a_copy_has_the_same_bytes_manifest_and_record_and_says_where_it_comes_f
     assert output(target, WORDS).local("words.txt").read_text() == "to\nbe\nor\nnot\nto\nbe"
     assert output(target, SQUARES).local("squares/2.txt").read_text() == "16"
     assert findings(target) == []
+
+
+@step
+def many(ctx: Context, files: int) -> int:
+    for index in range(files):
+        (ctx.out / f"{index:05}.txt").write_text(str(index % 7))
+    return files
+
+
+def test_an_output_with_a_manifest_in_pages_is_copied(inline: Bench, target: ObjectStore) -> None:
+    artifact = many(files=pages.MOST + 1)
+    commit = made(inline, artifact)
+    copied(inline.objects, target, artifact)
+    assert findings(target) == []
+    assert len(read_manifest(target, step_id(artifact), artifact.key, commit).entries) == pages.MOST + 2
+    page = next(inline.prefix.rglob("manifest/1.json"))
+    page.write_bytes(page.read_bytes()[:-1])
+    with pytest.raises(CorruptOutput, match=str(page)):
+        copied(inline.objects, open_objects(f"memory://{uuid.uuid4().hex}"), artifact)
 
 
 def test_what_was_copied_needs_the_source_no_more(inline: Bench, target: ObjectStore) -> None:
@@ -211,7 +230,7 @@ def test_killed_at_any_write_nothing_is_believed_before_the_commit_and_the_next_
     made(inline, SQUARES)
     whole = Killing(open_objects(str(tmp_path / "whole")), 0, after)
     copied(inline.objects, whole, SQUARES)
-    assert len(whole.writes) == 8  # a mark, three files and the value, the spec, the manifest, the commit
+    assert len(whole.writes) == 10  # a mark, 3 files, the value, the code, the origin, spec, manifest, commit
     for index in range(1, len(whole.writes) + 1):
         target = open_objects(str(tmp_path / f"target-{index}"))
         with pytest.raises(Killed):
@@ -246,6 +265,27 @@ def test_what_is_there_already_is_not_copied_again(inline: Bench, target: Object
     copied(source, target, SQUARES)
     assert read == []
     assert findings(target) == []
+
+
+def test_the_origin_the_code_and_the_local_files_come_with_the_output(
+    inline: Bench, tmp_path: Path, target: ObjectStore
+) -> None:
+    (tmp_path / "given.txt").write_text("a given line\n")
+    artifact = first_line(file=LocalFile(tmp_path / "given.txt"))
+    commit = made(inline, artifact)
+    copied(inline.objects, target, artifact)
+    assert findings(target) == []
+    for folder in ("origins", "code", "files"):
+        assert [info.path for info in target.list(folder)] == [info.path for info in inline.objects.list(folder)]
+    for folder in ("origins", "code", "files"):
+        file = inline.prefix / inline.objects.list(folder)[0].path
+        data = file.read_bytes()
+        file.write_bytes(b"something else\n")
+        other = open_objects(str(tmp_path / folder))
+        with pytest.raises(CorruptOutput, match=str(file)):
+            copy_output(inline.objects, other, step_id(artifact), artifact.key, commit)
+        assert not is_believed(other, artifact)
+        file.write_bytes(data)
 
 
 def corrupt(how: str, file: Path) -> None:
