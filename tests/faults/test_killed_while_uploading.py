@@ -94,8 +94,12 @@ def undisturbed(folder: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("victim", "arguments"),
-    [("worker", []), ("driver", []), ("worker", ["--streamed", "true"])],
-    ids=["worker", "driver", "worker that streams"],
+    [
+        pytest.param("driver", [], id="driver"),
+        pytest.param("worker", ["--streamed", "true"], id="worker that streams"),
+        pytest.param("worker", [], id="worker", marks=pytest.mark.slow),
+        pytest.param("driver", ["--streamed", "true"], id="driver of a stream", marks=pytest.mark.slow),
+    ],
 )
 def test_killed_during_an_upload_in_parts_nothing_is_believed_and_the_rerun_makes_equal_bytes(
     uploads: Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, arguments: list[str]

@@ -50,7 +50,10 @@ def _sha256(data: bytes) -> str:
 
 def _check_files(objects: ObjectStore, manifest: Manifest, whose: str) -> int:
     for entry in manifest.entries:
-        data = bytes_of(objects, entry.object)
+        try:
+            data = b"".join(objects.blocks(entry.object))
+        except FileNotFoundError:
+            raise AssertionError(f"{whose}: {entry.object} is missing") from None
         assert len(data) == entry.size, f"{whose}: {entry.object}"
         assert _sha256(data) == entry.sha256, f"{whose}: {entry.object}"
     return len(manifest.entries)

@@ -95,7 +95,9 @@ class TestSingleWriter(Conformance):
         return SingleWriter(Ignoring("create", "swap"))
 
     @pytest.mark.skip(reason="it is for one writer")
-    def test_of_those_that_create_at_the_same_time_one_wins_and_its_bytes_are_there(self, objects: ObjectStore) -> None: ...
+    def test_of_those_that_create_at_the_same_time_one_wins_and_its_bytes_are_there(
+        self, objects: ObjectStore
+    ) -> None: ...
 
     @pytest.mark.skip(reason="it is for one writer")
     def test_all_who_put_at_the_same_time_are_told_the_same(self, objects: ObjectStore) -> None: ...
