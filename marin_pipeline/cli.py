@@ -193,6 +193,13 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--force", action="append", default=[], metavar="STEP", help="run this step again though it is done"
     )
+    parser.add_argument(
+        "--substitute",
+        action="append",
+        default=[],
+        metavar="PREFIX",
+        help="look in this store too for what is missing; may be repeated (and MARIN_SUBSTITUTES)",
+    )
     parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
     parser.add_argument("--fail-fast", action="store_true", help="start nothing new after a failure")
     parser.add_argument(
@@ -417,6 +424,7 @@ def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -
         max_parallel=parsed.max_parallel,
         fail_fast=parsed.fail_fast,
         single_writer=parsed.single_writer,
+        substitutes=parsed.substitute,
     )
     return Session.open(targets, options, experiment_id(), built.title if isinstance(built, Experiment) else "")
 

@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from marin_pipeline import Artifact
+from marin_pipeline import Artifact, LocalFile
 from marin_pipeline.data.packages import pinned
 from marin_pipeline.models.config import LlamaConfig
 from steps.baselines import baselines
 from steps.dedupe import dedupe
+from steps.download import Source, download
 from steps.evaluate import evaluate, generate
 from steps.package_docs import package_docs
 from steps.quality_filter import QualityRules, quality_filter
@@ -75,8 +76,16 @@ def golden(folder: Path) -> list[Artifact[Any]]:
     words = generate(adamw, tokenizer, prompts=("the ", "every river"), tokens=6).named("golden/generate/likeliest")
     drawn = generate(state, tokenizer, prompts=("",), tokens=5, temperature=1.0, seed=3).named("golden/generate/drawn")
     simple = baselines(kept, held_out, orders=(1, 3), zstd_level=3).named("golden/baselines")
+    (folder / "numbers.bin").write_bytes(bytes(range(256)) * 5000)
+    numbers = Source(
+        LocalFile(folder / "numbers.bin"),
+        sha256="7d471e4af16db5a30ce10aebbc29f5178b2edbad6c7dc2e8ff8ee6e4848a726f",
+        name="deep/numbers.bin",
+    )
+    note = Source(LocalFile(texts / "note.txt"), name="note.txt")
+    brought = download([numbers, note], workers=2).named("golden/download")
     docs = package_docs(packages=_distribution(folder / "installed")).named("golden/package-docs")
-    return [scores, words, drawn, simple, overlap, docs]
+    return [scores, words, drawn, simple, overlap, docs, brought]
 
 
 def _rows() -> str:

@@ -73,6 +73,8 @@ class _NotHere:
     key: str
     digest: str
     name: str
+    unpinned: tuple[str, ...] = ()
+    """Its key is that of its content."""
 
     def _refuse(self) -> NoReturn:
         raise NotRunError(

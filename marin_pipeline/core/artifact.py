@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Generic, NewType, Protocol, TypeVar, get_args, get_origin
 
@@ -56,6 +56,11 @@ class Output(Protocol):
     def digest(self) -> str: ...
     @property
     def files(self) -> Mapping[str, FileEntry]: ...
+    @property
+    def unpinned(self) -> Sequence[str]:
+        """Names of what it was made from and no key fixes."""
+        ...
+
     def value(self, annotation: Any) -> Any:
         """The returned value, checked against `annotation`."""
         ...
@@ -122,6 +127,13 @@ class Artifact(Reference, Generic[T_co]):
     def value(self) -> T_co:
         """What the step returned."""
         return self.output.value(self.kind)
+
+    @property
+    def unpinned(self) -> Sequence[str]:
+        """Names of what its step reads and no key fixes; of one that was loaded, also what it was made from."""
+        if self.declaration is not None:
+            return self.declaration.unpinned
+        return () if self._output is None else self._output.unpinned
 
     @property
     def files(self) -> list[str]:

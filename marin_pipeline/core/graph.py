@@ -26,6 +26,8 @@ class Node:
     names: tuple[str, ...]
     dependencies: Mapping[str, str]
     """Role (the path of the argument) to the key of the artifact that stands there."""
+    unpinned: tuple[str, ...] = ()
+    """Names of what it is made from and no key fixes, by itself or through what it depends on."""
 
     @property
     def declaration(self) -> Declaration:
@@ -80,8 +82,10 @@ class Graph:
         for target in self.asked:
             _visit(target, artifacts, dependencies, order)
         names = _names(order, artifacts)
+        unpinned = _unpinned(order, artifacts, dependencies)
         self.nodes: dict[str, Node] = {
-            key: Node(key, _with_resources(artifacts[key]), names[key], dependencies[key]) for key in order
+            key: Node(key, _with_resources(artifacts[key]), names[key], dependencies[key], unpinned.get(key, ()))
+            for key in order
         }
         """Nodes by key, dependencies before dependents."""
 
@@ -157,6 +161,21 @@ def _visit(
             found = artifact_references(artifact)
             dependencies[artifact.key] = {role: dependency.key for role, dependency in found}
             stack.extend((dependency, False) for _, dependency in reversed(found))
+
+
+def _unpinned(
+    order: list[str], artifacts: Mapping[str, list[Artifact[Any]]], dependencies: Mapping[str, Mapping[str, str]]
+) -> dict[str, tuple[str, ...]]:
+    """By key, what no key fixes, each step's own first; without an entry for one that is pinned."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key in order:
+        sources = [each for dependency in dependencies[key].values() if (each := found.get(dependency))]
+        own = artifacts[key][0].unpinned
+        if own or len(sources) > 1:
+            found[key] = tuple(dict.fromkeys([*own, *(name for each in sources for name in each)]))
+        elif sources:
+            found[key] = sources[0]  # shared, since a graph may be deep
+    return found
 
 
 def _with_resources(artifacts: list[Artifact[Any]]) -> Artifact[Any]:

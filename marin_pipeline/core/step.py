@@ -11,7 +11,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, get_args, overload
@@ -48,6 +48,8 @@ class Step(Generic[P, R]):
         resources: Resources | None = None,
         uses: tuple[Any, ...] = (),
         chain: Callable[[Mapping[str, Any]], Chain] | None = None,
+        unpinned: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
+        transfers: Callable[[Mapping[str, Any]], int] | None = None,
     ) -> None:
         _refuse_unfindable(fn)
         functools.update_wrapper(self, fn)
@@ -59,6 +61,8 @@ class Step(Generic[P, R]):
         if not callable(exact) and exact not in get_args(Exactness):
             raise DeclarationError(f"{self.where}: exact={exact!r} must be one of {', '.join(get_args(Exactness))}")
         self.chain = chain
+        self.unpinned = unpinned
+        self.transfers = transfers
         self.uses = tuple(self._used(use) for use in uses)
         self.signature = self._signature()
         """Parameters without the context."""
@@ -228,6 +232,13 @@ class Declaration:
         self.spec = self.spec_at(None)
         """The exact bytes that the key hashes."""
         self.key = key_of(self.spec)
+        self.unpinned: tuple[str, ...] = tuple(step.unpinned(arguments)) if step.unpinned else ()
+        """Names of what the step reads and its key does not fix, such as an address without a digest."""
+
+    @property
+    def transfers(self) -> int:
+        """Bytes that the step brings in from outside of the store, as far as its arguments tell."""
+        return self.step.transfers(self.arguments) if self.step.transfers else 0
 
     @functools.cached_property
     def chain(self) -> Chain | None:
@@ -332,6 +343,8 @@ def step(
     resources: Resources | None = None,
     uses: tuple[Any, ...] = (),
     chain: Callable[[Mapping[str, Any]], Chain] | None = None,
+    unpinned: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
+    transfers: Callable[[Mapping[str, Any]], int] | None = None,
 ) -> Callable[[Callable[Concatenate[Context, P], R]], Step[P, R]]: ...
 def step(
     fn: Callable[Concatenate[Context, P], R] | None = None, /, **options: Any
@@ -347,6 +360,10 @@ def step(
         uses: functions, classes or modules that the code reaches in a way that its source does not show, such as a
             registry.
         chain: for a state that is reached step by step: lowers the arguments to a `Chain`.
+        unpinned: for a step that reads what is outside of the graph: names, by its arguments, what of that the key
+            does not fix. The step and all that is made from it are shown as unpinned. It is asked when the step is
+            declared, and may refuse the arguments with an `InputError`.
+        transfers: by its arguments, the bytes that it brings in from outside of the store, as far as they are known.
     """
 
     def declared(function: Callable[Concatenate[Context, P], R]) -> Step[P, R]:

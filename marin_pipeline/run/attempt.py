@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -28,9 +29,10 @@ from marin_pipeline.run.fingerprint import fingerprint
 from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
-from marin_pipeline.store.guard import refuse_secret_in
+from marin_pipeline.store.guard import refuse_secret_in, refuse_secrets
+from marin_pipeline.store.kept_files import keep_file
 from marin_pipeline.store.manifest import VALUE, build_manifest
-from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, explain_os_error
+from marin_pipeline.store.objects import FULL, DiskFull, FileToPublish, NoAnswer, ObjectStore, explain_os_error
 from marin_pipeline.store.pages import write_manifest
 
 ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/", "marin_pipeline/store/")
@@ -100,8 +102,12 @@ def run_attempt(
     Args:
         step: the step, where it is at hand; else it is imported as the task says.
     """
-    with guarding(task.secrets):
-        return _run(objects, task, step or find_step(task.target), map_runner, report, is_stopping)
+    try:
+        with guarding(task.secrets):
+            return _run(objects, task, step or find_step(task.target), map_runner, report, is_stopping)
+    finally:
+        for folder in ("out", "records"):
+            objects.forget(f"{layout.attempt(task.id, task.key, task.attempt)}/{folder}")
 
 
 def _run(
@@ -128,12 +134,15 @@ def _run(
     context = RunContext(objects, task, declaration, map_runner=map_runner, report=report, is_stopping=is_stopping)
     refuse_edited(task.files, step.where)
     started = time.monotonic()
-    with surroundings.kept():
-        returned = step.fn(context, **arguments)
+    try:
+        with surroundings.kept():
+            returned = step.fn(context, **arguments)
+    except BaseException:
+        with suppress(MarinError, OSError):  # the error itself is what the reader needs
+            context.publish_records()
+        raise
     refuse_edited(task.files, step.where)
-    for _, reference in references_in(arguments, "arguments"):
-        if isinstance(reference, LocalFile):
-            reference.refuse_changed()
+    _keep_files(objects, arguments)
     if not context.out.is_dir():
         raise InputError(f"{step.where}: removed ctx.out, the folder of its output; leave it there")
     value = check(returned, step.returns, f"{step.where}: the returned value")
@@ -158,6 +167,20 @@ def _run(
         worked=context.worked,
         fingerprint=json.loads(json.dumps(fingerprint())),
     )
+
+
+def _keep_files(objects: ObjectStore, arguments: Mapping[str, Any]) -> None:
+    """Check that the files of this machine that a step was given are as they were, and keep what is in them."""
+    files = {
+        reference.sha256: reference
+        for _, reference in references_in(arguments, "arguments")
+        if isinstance(reference, LocalFile)
+    }
+    for file in files.values():
+        file.refuse_changed()
+        refuse_secrets([FileToPublish(file.name, file.path, file.size)], "the local file")
+        keep_file(objects, file.path, file.sha256, file.size)
+        file.refuse_changed()
 
 
 def describe_failure(error: BaseException, task: Task) -> Failed:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from marin_pipeline.core.canonical import dumps
-from marin_pipeline.core.errors import StoreError, UsageError
+from marin_pipeline.core.errors import InputError, StoreError, UsageError
 from marin_pipeline.core.graph import Graph
 from marin_pipeline.core.redaction import Redactor
 from marin_pipeline.core.secrets import redactor
@@ -39,6 +39,21 @@ def refuse_disclosed(graph: Graph) -> None:
                     f"{shown}.{argument} holds the value of the secret {found}, and arguments are written into specs "
                     f'and records; declare the argument as a Secret, and pass Secret("{found}")'
                 )
+
+
+def refuse_in_code(path: str, data: bytes) -> None:
+    """See that a file of code, which is kept with what it makes, holds no value of a secret.
+
+    Raises:
+        InputError: naming the file and the secret.
+    """
+    known = redactor()
+    found = known and known.find(data)
+    if found:
+        raise InputError(
+            f"{path}: holds the value of the secret {found}, and the code of a run is kept with its outputs; take it "
+            f'out, and read it where it is needed: Secret("{found}").value'
+        )
 
 
 def remove_leftovers(objects: ObjectStore, task: Task) -> None:

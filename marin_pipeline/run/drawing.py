@@ -31,7 +31,8 @@ def mermaid(plan: Plan) -> str:
     for key, planned in plan.nodes.items():
         # In quotes all is text but quotes and entities, which begin with `#` and end with `;`.
         label = "".join(map(_in_quotes, planned.node.name))
-        lines.append(f'    {_node(key)}["{label}<br/>{key[:8]}"]:::{planned.status}')
+        unpinned = " unpinned" if planned.node.unpinned else ""
+        lines.append(f'    {_node(key)}["{label}<br/>{key[:8]}{unpinned}"]:::{planned.status}')
         lines.extend(f"    {_node(dependency)} --> {_node(key)}" for dependency in planned.node.depends_on)
     used = sorted({planned.status for planned in plan.nodes.values()})
     lines.extend(f"    classDef {status} fill:{_COLOURS[status]},stroke:#666,color:#000" for status in used)
@@ -94,10 +95,12 @@ def svg(plan: Plan) -> str:
         x, y = place[key]
         names = " ".join(planned.node.names)
         name = escape(_plain(_short(planned.node.name)))
-        title = escape(_plain(f"{names} {planned.node.id} {key} {planned.status} {planned.told}".strip()))
+        unpinned = f"unpinned: {', '.join(planned.node.unpinned)}" if planned.node.unpinned else ""
+        title = escape(_plain(f"{names} {planned.node.id} {key} {planned.status} {planned.told} {unpinned}".strip()))
+        dashed = ' stroke-dasharray="4 3"' if unpinned else ""
         lines.append(
             f'<g><title>{title}</title><rect x="{x}" y="{y}" width="{box}" height="{_HEIGHT}" rx="5" '
-            f'fill="{_COLOURS[planned.status]}" stroke="#666"/>'
+            f'fill="{_COLOURS[planned.status]}" stroke="#666"{dashed}/>'
             f'<text x="{x + box / 2}" y="{y + 18}" text-anchor="middle">{name}</text>'
             f'<text x="{x + box / 2}" y="{y + 34}" text-anchor="middle" fill="#666">{key[:8]} {planned.status}</text>'
             "</g>"

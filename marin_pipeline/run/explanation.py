@@ -78,6 +78,8 @@ class Explanation:
         if commit is not None and commit.adopted_from is not None:
             source = commit.adopted_from
             yield f"  adopted from {source.id} {source.key[:8]}: equal inputs and code"
+        if self._planned.node.unpinned:
+            yield f"  unpinned: no key fixes {few(list(self._planned.node.unpinned))}"
         for key in self._planned.node.depends_on if self._planned.status != "blocked" else ():
             if self._plan.nodes[key].status == "drift":
                 name = self._plan.nodes[key].node.name

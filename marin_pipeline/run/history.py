@@ -94,7 +94,7 @@ def _made(record: RunRecord) -> tuple[object, ...]:
 def _enter_names(objects: ObjectStore, record: RunRecord, last: RunRecord | None) -> dict[str, int]:
     """Let each name of the run stand for what it made; the number of each."""
     # A name stands for what has an output: a failed or blocked run leaves it where it was.
-    steps = {name: step for name, step in record.steps.items() if record.statuses.get(name) in HAVE_OUTPUT}
+    steps = {name: step for name, step in record.steps.items() if name in record.outputs}
     known = last.numbers if last and last.owner == record.owner else {}
     calls: list[Callable[[], int]] = []
     for name, step in steps.items():

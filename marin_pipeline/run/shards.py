@@ -6,7 +6,7 @@ come back in the order of the items, whoever ran them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +91,10 @@ class _ShardOutput:
     @property
     def digest(self) -> str:
         return self.shard.digest
+
+    @property
+    def unpinned(self) -> Sequence[str]:
+        return ()
 
     @property
     def files(self) -> Mapping[str, Entry]:
@@ -255,8 +259,11 @@ def run_shard(
     record = layout.shard_record(task.key)
     if objects.read(record) is not None:
         return
-    with guarding(task.secrets):
-        _compute(objects, task, record, call)
+    try:
+        with guarding(task.secrets):
+            _compute(objects, task, record, call)
+    finally:
+        objects.forget(f"{layout.shard(task.key)}/{task.attempt}")
 
 
 def _compute(

@@ -19,8 +19,11 @@ from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Written, e
 _BLOCK = 2**20
 
 
-def refuse_secrets(files: Sequence[FileToPublish]) -> None:
+def refuse_secrets(files: Sequence[FileToPublish], what: str = "the output") -> None:
     """Look through files that are to be kept, and through their names.
+
+    Args:
+        what: what each of them is, for errors.
 
     Raises:
         InputError: naming the file and the secret, and what to do.
@@ -35,7 +38,7 @@ def refuse_secrets(files: Sequence[FileToPublish]) -> None:
         except OSError as error:
             raise explain_os_error(error, file, "read what was written") from error
         if found is not None:
-            raise _refused(f"the output {name!r}", found)
+            raise _refused(f"{what} {name!r}", found)
 
 
 def refuse_secret_name(name: str) -> None:
@@ -64,8 +67,8 @@ def refuse_secret_in(data: bytes, what: str) -> None:
 
 def _refused(what: str, secret: str) -> InputError:
     return InputError(
-        f"{what} holds the value of the secret {secret}, and outputs are kept and handed on; leave it out: whoever "
-        "needs it takes the secret as an argument"
+        f"{what} holds the value of the secret {secret}, and what a step reads and writes is kept and handed on; leave "
+        "it out: whoever needs it takes the secret as an argument"
     )
 
 

@@ -196,3 +196,18 @@ def runs(experiment: str) -> str:
 def collection(name: str) -> str:
     """What one pass of `gc` saw or ended, so that a later pass knows since when."""
     return f"gc/{name}.json"
+
+
+def origin(digest: str) -> str:
+    """The record of where the outputs of a run come from, by the sha256 of its bytes."""
+    return f"origins/{digest}.json"
+
+
+def snapshot(digest: str) -> str:
+    """The code of a run, by the digest over its paths and contents."""
+    return f"code/{digest}.zip"
+
+
+def kept_file(sha256: str) -> str:
+    """The bytes of a `LocalFile` that a step was given."""
+    return f"files/{sha256[:2]}/{sha256}"

@@ -55,14 +55,19 @@ class Entry:
             raise ValueError(f"{entry.path!a} is no path inside an output")
         if not layout.is_of_an_output(entry.object):
             raise ValueError(f"{entry.path!a} is said to lie at {entry.object!a}, where no file of an output lies")
-        if type(entry.size) is not int or entry.size < 0 or not _SHA256.fullmatch(entry.sha256):
+        if type(entry.size) is not int or entry.size < 0 or not is_digest(entry.sha256):
             raise ValueError(f"the size or the sha256 of {entry.path!a} is none")
-        if entry.checksum is not None and not is_path(entry.checksum):
+        if entry.checksum is not None and not (isinstance(entry.checksum, str) and entry.checksum.isprintable()):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"the checksum of {entry.path!a} is none")
         return entry
 
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(digest: object) -> bool:
+    """Whether something may be a sha256."""
+    return isinstance(digest, str) and _SHA256.fullmatch(digest) is not None
 
 
 @dataclass(frozen=True)
@@ -227,6 +232,15 @@ def build_manifest(
     return Manifest(tuple(entries[relative] for relative in sorted(entries)))
 
 
+def checksums_differ(one: str | None, other: str | None) -> bool:
+    """Whether two checksums say that bytes differ: they say nothing when one is unknown, or when they are of two kinds
+    (`md5:…` and `crc32c:…`), as those of two stores are.
+    """
+    if one is None or other is None or one == other:
+        return False
+    return one.rpartition(":")[0] == other.rpartition(":")[0]
+
+
 def _refuse_long(objects: ObjectStore, path: str, names: Iterable[str]) -> None:
     """Object stores take names of so many bytes in all, which is told before anything is uploaded."""
     if objects.longest is None:
@@ -250,7 +264,7 @@ def _compare(where: str, written: Written, info: ObjectInfo | None) -> None:
         state = "is missing there"
     elif info.size != written.size:
         state = f"has {info.size} bytes there, not {written.size}"
-    elif None not in (info.checksum, written.checksum) and info.checksum != written.checksum:
+    elif checksums_differ(info.checksum, written.checksum):
         state = f"has the checksum {info.checksum} there, not {written.checksum}"
     else:
         return

@@ -122,9 +122,18 @@ class FileSet:
         """A folder of links, for files that lie in several places."""
         for name, file in found.items():
             link = self._links / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.is_symlink():
-                os.symlink(file, link)
+            try:
+                link.parent.mkdir(parents=True, exist_ok=True)
+                if not link.is_symlink():
+                    os.symlink(file, link)
+                fits = os.readlink(link) == os.fspath(file)
+            except OSError:
+                fits = False
+            if not fits:
+                raise CorruptOutput(
+                    f"{self.what}: {name!a} cannot lie beside its other files here: a file is no folder too, and some "
+                    "file systems (a Mac's) do not tell names apart that differ in case or Unicode form only"
+                )
         return self._links / path
 
     @functools.cached_property
@@ -175,6 +184,11 @@ class CommittedOutput:
     def digest(self) -> str:
         """Output digest, 64 hex."""
         return self.commit.output
+
+    @property
+    def unpinned(self) -> tuple[str, ...]:
+        """Names of what it was made from and no key fixes."""
+        return self.commit.unpinned
 
     @property
     def folder(self) -> str:

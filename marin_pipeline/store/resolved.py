@@ -82,4 +82,4 @@ def adoptable(objects: ObjectStore, entry: Entry, id: str, code: str, resolved: 
     commit = found.commit
     if commit is None or commit.number != entry.number or (commit.code, commit.resolved) != (code, resolved):
         return None
-    return commit, commit.adopted_from or Source(entry.id, entry.key, commit.number, commit.attempt)
+    return commit, commit.falls_with or Source(entry.id, entry.key, commit.number, commit.attempt)

@@ -73,6 +73,10 @@ class Scene:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `gated.py --kind KIND --json` beside the others."""
+        return self.start_program(GATED, "--kind", self.kind, *arguments)
+
+    def start_program(self, program: Path, *arguments: str) -> subprocess.Popen[str]:
+        """Start a program with `--json` beside the others."""
         self.gate.mkdir(exist_ok=True)
         environment = {
             **os.environ,
@@ -81,7 +85,7 @@ class Scene:
             "MARIN_LEASE_SECONDS": self.seconds,
         }
         driver = subprocess.Popen(
-            [sys.executable, str(GATED), "--kind", self.kind, "--json", *arguments],
+            [sys.executable, str(program), "--json", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

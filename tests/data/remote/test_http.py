@@ -1,0 +1,298 @@
+"""A file over HTTP ends with the bytes of one state of the resource, whatever breaks on the way, or with an error."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import time
+from dataclasses import replace
+from email.utils import formatdate
+
+import pytest
+
+from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.remote.http import bearer
+from tests.data.remote.conftest import QUICK, Reader, web
+from tests.faults.http_server import OLD, Act, HttpServer, Served
+
+DATA = bytes(range(256)) * 4
+OTHER = bytes(reversed(DATA))
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+
+def ranges(server: HttpServer) -> list[str]:
+    return [each.range for each in server.of("/file")]
+
+
+def test_a_file_is_read_once_and_its_bytes_are_those_that_are_stored(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA)
+    data, fetched = reader.read(web(server))
+    assert (data, fetched.sha256, fetched.size, fetched.answers) == (DATA, SHA256, len(DATA), 1)
+    (asked,) = server.asked
+    assert asked.headers["Accept-Encoding"] == "identity"
+    assert "Authorization" not in asked.headers
+    assert fetched.state.facts["etag"] == '"1"'
+
+
+@pytest.mark.parametrize("data", [b"", b"x", DATA[:100], DATA[:101]])
+def test_files_of_every_length_around_a_part(server: HttpServer, reader: Reader, data: bytes) -> None:
+    server.serve("/file", data)
+    assert reader.read(web(server))[0] == data
+
+
+def test_a_broken_connection_goes_on_where_it_broke(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, Act(cut=150), Act(cut=150), Act(cut=1))
+    data, fetched = reader.read(web(server))
+    assert data == DATA
+    assert fetched.answers == 4
+    assert ranges(server) == ["", "bytes=150-", "bytes=300-", "bytes=301-"]
+    assert {each.headers.get("If-Range") for each in server.asked[1:]} == {'"1"'}
+
+
+def test_a_resource_that_changed_begins_anew(server: HttpServer, reader: Reader) -> None:
+    def change(file: Served) -> None:
+        file.data, file.etag = OTHER, '"2"'
+
+    server.serve("/file", DATA, Act(cut=500), Act(changes=change))
+    assert reader.read(web(server))[0] == OTHER
+    assert [each.status for each in server.asked] == [200, 200]
+    assert ranges(server) == ["", "bytes=500-"]
+
+
+def test_a_server_that_knows_no_ranges_begins_anew(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, Act(cut=500), then=Act(ignores_range=True))
+    assert reader.read(web(server))[0] == DATA
+
+
+def test_without_a_validator_a_broken_connection_begins_anew_and_leaves_no_parts(
+    server: HttpServer, reader: Reader
+) -> None:
+    server.serve("/file", DATA, Act(cut=500), etag='W/"1"', modified="")
+    assert reader.read(web(server))[0] == DATA
+    assert ranges(server) == ["", ""]
+    assert reader.left == []
+
+
+def test_a_time_of_change_is_a_validator_once_it_is_over(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, Act(cut=500), etag="", modified=OLD)
+    assert reader.read(web(server))[0] == DATA
+    assert server.asked[1].headers["If-Range"] == OLD
+    server.asked.clear()
+    server.serve("/other", DATA, Act(cut=500, headers={"Date": OLD}), etag="", modified=OLD)
+    assert Reader(reader.folder / "other", part=100).folder is not None
+    assert reader.read(web(server, "/other"))[0] == DATA
+    assert [each.range for each in server.of("/other")] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Act(says_shift=1),
+        Act(says_shift=-10),
+        Act(says_total=len(DATA) + 1),
+        Act(headers={"Content-Range": "bytes 500-700/1024"}),
+        Act(headers={"Content-Range": "bytes 400-1023/1024"}, framing="chunked", shift=-100),
+        Act(headers={"Content-Range": "bytes 600-1023/1024"}, framing="chunked", shift=100),
+        Act(headers={"Content-Range": ""}),
+        Act(headers={"Content-Range": "pages 1-2/3"}),
+        Act(says_length=7),
+        Act(headers={"ETag": '"9"'}),
+    ],
+)
+def test_a_range_that_is_not_what_was_asked_for_is_refused_and_the_file_begun_anew(
+    server: HttpServer, reader: Reader, lie: Act
+) -> None:
+    server.serve("/file", DATA, Act(cut=500), lie)
+    assert reader.read(web(server))[0] == DATA
+    assert ranges(server) == ["", "bytes=500-", ""]
+
+
+def test_a_server_that_only_lies_is_given_up(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, then=Act(cut=500, says_shift=3))
+    with pytest.raises(InputError, match=r"Content-Range bytes 503-.* tries in a row came to nothing, run again"):
+        reader.read(web(server))
+    assert not (reader.folder / "file").exists()
+
+
+def test_other_bytes_in_a_true_looking_range_are_found_by_the_digest(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA * 2, Act(cut=500), Act(shift=1, says_length=2 * len(DATA) - 501), Act(shift=-8))
+    whole = hashlib.sha256(DATA * 2).hexdigest()
+    assert reader.read(web(server), {"sha256": whole})[0] == DATA * 2
+    assert ranges(server)[-1] == ""
+
+
+def test_another_digest_is_an_error_that_shows_both_and_leaves_nothing(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", OTHER)
+    found = hashlib.sha256(OTHER).hexdigest()
+    with pytest.raises(InputError, match=f"1,024 bytes have the sha256 {found}, not {SHA256}; the file was changed"):
+        reader.read(web(server), {"sha256": SHA256})
+    assert not (reader.folder / "file").exists()
+    assert reader.left == []
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("act", "asked"),
+    [
+        (Act(says_length=len(DATA) + 50), ["", "bytes=1024-", ""]),
+        (Act(says_length=len(DATA), cut=1000), ["", "bytes=1000-"]),
+        (Act(framing="chunked", cut=300), ["", "bytes=300-"]),
+    ],
+)
+def test_a_body_that_ends_too_early_is_noticed(server: HttpServer, reader: Reader, act: Act, asked: list[str]) -> None:
+    server.serve("/file", DATA, act)
+    assert reader.read(web(server))[0] == DATA
+    assert ranges(server) == asked
+
+
+def test_a_body_that_is_not_as_long_as_the_place_is_known_to_be_is_never_taken(
+    server: HttpServer, reader: Reader
+) -> None:
+    server.serve("/file", DATA, then=Act(framing="chunked"))
+    with pytest.raises(InputError, match=r"it ended after 1,024 of 1,029 bytes|416"):
+        reader.read(web(server, size=len(DATA) + 5, fixed="1"))
+    with pytest.raises(InputError, match=r"more than the 1,019 bytes that were to come"):
+        Reader(reader.folder / "again").read(web(server, size=len(DATA) - 5, fixed="1"))
+
+
+def test_a_body_in_chunks_is_whole(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, then=Act(framing="chunked"))
+    data, fetched = reader.read(web(server))
+    assert (data, fetched.size) == (DATA, len(DATA))
+
+
+def test_a_body_whose_end_nothing_tells_needs_a_digest(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, then=Act(framing="close"))
+    with pytest.raises(InputError, match=r"does not say how long it is.*give the source a sha256"):
+        reader.read(web(server))
+    assert reader.read(web(server, must_have_length=False), {"sha256": SHA256})[0] == DATA
+    server.serve("/file", DATA, Act(framing="close", cut=300), then=Act(framing="close"))
+    again = Reader(reader.folder / "again")
+    assert again.read(web(server, must_have_length=False), {"sha256": SHA256})[0] == DATA
+    assert "the bytes have the sha256" in again.told[0]
+    server.serve("/file", DATA, then=Act(framing="close", cut=300))
+    with pytest.raises(InputError, match="300 bytes have the sha256"):
+        Reader(reader.folder / "third").read(web(server, must_have_length=False), {"sha256": SHA256})
+
+
+def test_an_encoded_body_is_kept_as_it_is_stored(server: HttpServer, reader: Reader) -> None:
+    stored = gzip.compress(DATA)
+    server.serve("/file", stored, then=Act(headers={"Content-Encoding": "gzip"}))
+    data, fetched = reader.read(web(server))
+    assert data == stored
+    assert fetched.state.facts["content_encoding"] == "gzip"
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 429])
+def test_what_may_pass_is_tried_again(server: HttpServer, reader: Reader, status: int) -> None:
+    server.serve("/file", DATA, Act(status), Act(status))
+    assert reader.read(web(server))[0] == DATA
+    assert len(server.asked) == 3
+    assert str(status) in reader.told[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (401, 'may not be read; give the source token=Secret\\("NAME"\\)'),
+        (403, "may not be read"),
+        (404, "is not there; check the address"),
+        (410, "is not there any more; check the address"),
+        (400, "400 Bad Request; check the address"),
+        (451, "451"),
+    ],
+)
+def test_what_will_not_pass_fails_at_once(server: HttpServer, reader: Reader, status: int, told: str) -> None:
+    server.serve("/file", DATA, Act(status))
+    with pytest.raises(InputError, match=told):
+        reader.read(web(server))
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+def test_a_server_that_asks_for_time_gets_it(server: HttpServer, reader: Reader, as_date: bool) -> None:
+    text = formatdate(time.time() + 2.5, usegmt=True) if as_date else "1"
+    server.serve("/file", DATA, Act(429, {"Retry-After": text}))
+    begun = time.monotonic()
+    reader.read(web(server))
+    assert 0.9 < time.monotonic() - begun < 5
+
+
+def test_a_server_that_asks_for_too_much_time_is_told(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, Act(503, {"Retry-After": "86400"}))
+    with pytest.raises(InputError, match="asks to be left alone for 86,400 s; run again after that"):
+        reader.read(web(server))
+
+
+def test_tries_are_bounded_and_counted_anew_with_each_gain(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, then=Act(500))
+    with pytest.raises(InputError, match="500 Internal Server Error; 4 tries in a row came to nothing, run again"):
+        reader.read(web(server))
+    assert len(server.asked) == 4
+    data = DATA * 1024
+    server.serve("/file", data, then=Act(cut=100_000))
+    assert Reader(reader.folder, part=2**20).read(web(server))[0] == data
+
+
+def test_the_wait_doubles_up_to_a_bound() -> None:
+    patience = replace(QUICK, first_wait=1.0, longest_wait=5.0)
+    waits = [max(patience.wait(failures) for _ in range(200)) for failures in (1, 2, 3, 4, 60)]
+    for wait, longest in zip(waits, (1, 2, 4, 5, 5), strict=True):
+        assert 0.8 * longest < wait <= longest
+    assert len({patience.wait(1) for _ in range(20)}) > 1
+
+
+def test_silence_is_a_broken_connection_and_dripping_is_not(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, Act(silent=3.0), Act(drip=100))
+    begun = time.monotonic()
+    assert reader.read(web(server, stall=0.3))[0] == DATA
+    assert time.monotonic() - begun < 2.5
+    assert "TimeoutError" in reader.told[0] or "Timeout" in reader.told[0]
+
+
+def test_nobody_there_is_told_with_the_host(reader: Reader, server: HttpServer) -> None:
+    from tests.servers import free_port
+
+    place = web(server)
+    place.url = f"http://127.0.0.1:{free_port()}/file"
+    with pytest.raises(InputError, match=r"no answer from 127\.0\.0\.1:\d+ \(ConnectionRefusedError\); 4 tries"):
+        reader.read(place)
+
+
+def test_redirects_are_followed_and_the_token_stays_with_its_host(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", b"", then=Act(302, {"Location": f"{server.elsewhere}/there?signature=abc"}))
+    server.serve("/there", b"", then=Act(307, {"Location": f"{server.url}/back"}))
+    server.serve("/back", DATA, Act(cut=500))
+    data, fetched = reader.read(web(server, headers=bearer("sesame")))
+    assert data == DATA
+    tokens = {each.path.partition("?")[0]: each.headers.get("Authorization") for each in server.asked}
+    assert tokens == {"/file": "Bearer sesame", "/there": None, "/back": "Bearer sesame"}
+    assert "abc" not in str(fetched)
+    assert [each.range for each in server.of("/back")] == ["", "bytes=500-"]
+
+
+def test_a_redirect_leads_to_the_web_and_not_in_circles(server: HttpServer, reader: Reader) -> None:
+    for target, told in (("file:///etc/passwd", "no other address of the web"), ("/file", "no other address")):
+        server.serve("/file", b"", then=Act(302, {"Location": target}))
+        with pytest.raises(InputError, match=told):
+            reader.read(web(server))
+    server.serve("/file", b"", then=Act(302, {"Location": "/other"}))
+    server.serve("/other", b"", then=Act(302, {"Location": "/file"}))
+    with pytest.raises(InputError, match="redirected more than 10 times"):
+        reader.read(web(server))
+
+
+def test_an_error_behind_a_redirect_shows_no_signature(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", b"", then=Act(302, {"Location": f"{server.elsewhere}/there?X-Amz-Signature=abc"}))
+    server.serve("/there", b"", then=Act(403))
+    with pytest.raises(InputError, match=r"403 Forbidden \(from http://localhost:\d+/there\?…\)") as caught:
+        reader.read(web(server))
+    assert "abc" not in str(caught.value)
+
+
+def test_a_token_that_is_not_accepted_is_not_shown(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, token="sesame")
+    assert reader.read(web(server, headers=bearer("sesame")))[0] == DATA
+    with pytest.raises(InputError, match="401 Unauthorized") as caught:
+        Reader(reader.folder / "again").read(web(server, headers=bearer("wrong-one")))
+    assert "wrong-one" not in str(caught.value)
