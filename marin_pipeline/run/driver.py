@@ -25,7 +25,9 @@ from marin_pipeline.core.errors import CorruptOutput, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.grid import Grid, flattened
+from marin_pipeline.core.secrets import redacted
 from marin_pipeline.core.step import Step
+from marin_pipeline.run.disclosure import refuse_disclosed
 from marin_pipeline.run.earlier import EarlierResults
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import CodePolicy, Plan, Policy, few, is_drifted, plan
@@ -182,6 +184,7 @@ class Session:
                 raise UsageError(f"{name} is asked for, and left out by --until or --only; leave one of them away")
         for node in part.nodes.values():
             _refuse_redefined(node)
+        refuse_disclosed(graph)
         objects = open_objects(options.prefix or default_prefix())
         if options.backend not in ("local", "inline"):
             raise UsageError(f"--backend {options.backend}: there are local and inline")
@@ -190,7 +193,7 @@ class Session:
                 f"--prefix {objects.url}: a store in memory is seen by this process only; add --backend inline"
             )
         policy = Policy(force, options.code, selected)
-        return cls(part, objects, policy, options, experiment, title or experiment)
+        return cls(part, objects, policy, options, experiment, redacted(title or experiment))
 
     def looks(self) -> dict[str, Look]:
         """One look at the store for the whole graph."""
@@ -315,7 +318,7 @@ def _checked(options: Options) -> Options:
         raise UsageError(f"--max-parallel {options.max_parallel}: must be 1 or more")
     if not 0.1 <= options.lease_life <= 86_400:
         raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be from 0.1 to 86400")
-    return options
+    return replace(options, reason=redacted(options.reason))
 
 
 def _refuse_redefined(node: Node) -> None:

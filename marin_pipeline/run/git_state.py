@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from marin_pipeline.core.secrets import redacted, redactor
 from marin_pipeline.store.origins import Git
 
 SECONDS = 10.0
@@ -41,7 +42,8 @@ def git_state(folder: Path) -> Git | None:
     branch = git.text("symbolic-ref", "--quiet", "--short", "HEAD").strip()
     remote = git.text("config", "--get", f"branch.{branch}.remote").strip() if branch else ""
     url = git.text("config", "--get", f"remote.{remote or 'origin'}.url").strip()
-    return Git(lines[0], without_credentials(url), branch or None, patch, root, note)
+    place = without_credentials(url)
+    return Git(lines[0], place and redacted(place), redacted(branch) or None, patch, root, note)
 
 
 def without_credentials(url: str) -> str | None:
@@ -68,6 +70,9 @@ def _patch(git: _Git) -> tuple[str | None, str]:
         return None, "git did not say what was changed"
     if len(data) > LONGEST_PATCH:
         return None, f"the patch is longer than {LONGEST_PATCH >> 10} KiB"
+    known = redactor()
+    if known and (found := known.find(data)):
+        return None, f"the patch holds the value of the secret {found}"
     try:
         return data.decode("utf-8"), ""
     except UnicodeDecodeError:

@@ -17,10 +17,12 @@ from functools import partial
 
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
 from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.core.secrets import redacted
 from marin_pipeline.run.attempt import Failed, describe_failure
 from marin_pipeline.run.backends.base import Backend, Event
 from marin_pipeline.run.calls import Calls
 from marin_pipeline.run.code_lock import with_accepted
+from marin_pipeline.run.disclosure import remove_leftovers
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.fetching import Fetching
 from marin_pipeline.run.frontier import Frontier
@@ -164,6 +166,8 @@ class Scheduler:
             given = [ready.waiting.lease for ready in self._claiming if ready.waiting.lease is not None]
             for lease in [*given, *(attempt.lease for attempt in self._attempts.values())]:
                 lease.release()
+            for attempt in self._attempts.values():
+                remove_leftovers(self._objects, attempt.task)
             self._keeper.close()
         return self._frontier.ended({attempt.node.key for attempt in self._attempts.values()})
 
@@ -367,6 +371,8 @@ class Scheduler:
     def _end(self, attempt: Attempt) -> None:
         del self._attempts[attempt.task.attempt]
         self._keeper.forget(attempt.lease)
+        if attempt.commit is None:
+            remove_leftovers(self._objects, attempt.task)
 
     # Publishing ------------------------------------------------------------------------------------------------------
 
@@ -444,7 +450,7 @@ class Scheduler:
     def _failed_before(self, node: Node, error: MarinError) -> None:
         """The store did not let a step begin; the others go on."""
         kind = "infrastructure" if isinstance(error, StoreError) else "user"
-        self._fail(node, Failed(kind, str(error), ""), 0.0, None)
+        self._fail(node, Failed(kind, redacted(str(error)), ""), 0.0, None)
 
     def _fail(self, node: Node, failed: Failed, seconds: float, log: str | None) -> None:
         self.failures.append((node, failed))

@@ -114,6 +114,9 @@ class ObjectStore(ABC):
     parallel: int = 128
     """Calls that are worth making at the same time: one where a call takes no longer than handing it to a thread."""
 
+    longest: int | None = None
+    """Bytes that a path may have in UTF-8; None where only the file system of `folder` limits it."""
+
     in_place: bool = False
     """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
 
@@ -199,12 +202,21 @@ def open_objects(prefix: str) -> ObjectStore:
 
         return MemoryObjects.named(prefix)
     scheme, separator, rest = prefix.partition("://")
+    if separator and "@" in rest.partition("/")[0]:
+        raise UsageError(
+            f"--prefix {scheme}://…: has something before '@', and a prefix is shown and kept in records; leave "
+            "credentials out of it, and give them as the store's own tools take them (AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS)"
+        )
     if separator and scheme == "gs":
         from marin_pipeline.store.gcs_objects import GcsObjects
 
         return GcsObjects(prefix)
     if separator and scheme == "s3":
+        from marin_pipeline.core.secrets import know
         from marin_pipeline.store.s3_objects import S3Objects
+
+        know("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
         return S3Objects(prefix)
     if separator and scheme != "file":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from marin_pipeline.store.digests import digest_at
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest
 from marin_pipeline.store.objects import ObjectStore, Wanted
 from marin_pipeline.store.pages import read_manifest
+from marin_pipeline.store.records import parsed
 
 _REMEDY = "run the step that made it again with --force"
 
@@ -100,9 +100,18 @@ class FileSet:
         """A folder of links, for files that lie in several places."""
         for name, file in found.items():
             link = self._links / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.is_symlink():
-                os.symlink(file, link)
+            try:
+                link.parent.mkdir(parents=True, exist_ok=True)
+                if not link.is_symlink():
+                    os.symlink(file, link)
+                fits = os.readlink(link) == os.fspath(file)
+            except OSError:
+                fits = False
+            if not fits:
+                raise CorruptOutput(
+                    f"{self.what}: {name!a} cannot lie beside its other files here: a file is no folder too, and some "
+                    "file systems (a Mac's) do not tell names apart that differ in case or Unicode form only"
+                )
         return self._links / path
 
     @functools.cached_property
@@ -188,7 +197,13 @@ class CommittedOutput:
     @functools.cached_property
     def value_tree(self) -> Tree:
         """The returned value, as it is written."""
-        return json.loads(self._file_set.local(VALUE).read_bytes())
+        file = self._file_set.local(VALUE)
+        try:
+            return parsed(file.read_bytes())
+        except ValueError as error:
+            raise CorruptOutput(
+                f"{file}: not a value ({error}); run the step that made it again with --force"
+            ) from error
 
     def value(self, annotation: Any) -> Any:
         """The returned value, checked against `annotation`."""
