@@ -14,8 +14,8 @@ from marin_pipeline.core.artifact import Artifact, LocalFile, OutputFile
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError
 from marin_pipeline.core.reading import decode
-from marin_pipeline.core.step import Declaration
 from marin_pipeline.core.secrets import Secret
+from marin_pipeline.core.step import Declaration
 from marin_pipeline.run.explain import changes, code_text, compare_code, shown
 from marin_pipeline.run.task import Target, find_step
 
@@ -110,9 +110,8 @@ def _refuse_other(recorded: RecordedStep, artifact: Artifact[Any]) -> None:
     assert declaration is not None
     if declaration.key == recorded.key and declaration.code.digest == recorded.code:
         return
-    raise InputError(
-        f"{recorded.label}: is not what was recorded when it is declared again: {_why(recorded, declaration)}"
-    )
+    why = _why(recorded, declaration)
+    raise InputError(f"{recorded.label}: is not what was recorded when it is declared again: {why}")
 
 
 def _why(recorded: RecordedStep, declaration: Declaration) -> str:

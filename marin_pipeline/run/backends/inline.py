@@ -16,9 +16,9 @@ from marin_pipeline.run.attempt import ShardFailed, describe_failure, run_attemp
 from marin_pipeline.run.backends.base import Event, stopped
 from marin_pipeline.run.capture import descriptors_to, log_of
 from marin_pipeline.run.loaded import watch
+from marin_pipeline.run.log_upload import uploading
 from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
-from marin_pipeline.store.manifest import publish_all
 from marin_pipeline.store.objects import ObjectStore
 
 
@@ -67,7 +67,7 @@ class InlineBackend:
         self._listens = False
         try:
             self._running = True
-            with self._captured(task):
+            with uploading(self._objects, log_of(task).rpartition("/")[0]), self._captured(task):
                 finished = run_attempt(
                     self._objects,
                     task,
@@ -97,8 +97,6 @@ class InlineBackend:
                     yield
             finally:
                 os.close(screen)
-                if not self._objects.shared:
-                    publish_all(self._objects, path)
             return
         with (folder / name).open("ab", buffering=0) as log:
             copy = io.TextIOWrapper(
@@ -108,11 +106,7 @@ class InlineBackend:
                 write_through=True,
             )
             with contextlib.redirect_stdout(copy), contextlib.redirect_stderr(copy):
-                try:
-                    yield
-                finally:
-                    if not self._objects.shared:
-                        publish_all(self._objects, path)
+                yield
 
     def interrupt(self) -> None:
         self._asked += 1
