@@ -243,12 +243,18 @@ def _pull_options(parser: Parser) -> None:
     depth.add_argument("--only-target", action="store_true", help="take the output alone (the default)")
     depth.add_argument("--deep", action="store_true", help="take all that it was made from as well")
     parser.add_argument("--as", dest="name", metavar="NAME", help="what it is called here (default: pulled/...)")
+    parser.add_argument(
+        "--single-writer",
+        action="store_true",
+        help="take a store that does not keep conditional writes: nobody else writes there meanwhile",
+    )
 
 
 def _pull(objects: ObjectStore, parsed: Parsed) -> int:
     from marin_pipeline.lab import pull
 
-    return pull.pull(objects, pull.Asked(parsed.bundle, parsed.source, parsed.deep, parsed.name), parsed.json)
+    asked = pull.Asked(parsed.bundle, parsed.source, parsed.deep, parsed.name, parsed.single_writer)
+    return pull.pull(objects, asked, parsed.json)
 
 
 def _reproduce_options(parser: Parser) -> None:

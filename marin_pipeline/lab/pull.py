@@ -26,6 +26,7 @@ from marin_pipeline.run.plan import few
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.store.commit import Look, look, look_many
+from marin_pipeline.store.conditions import writable
 from marin_pipeline.store.copying import checked_spec, copy_output
 from marin_pipeline.store.inventory import in_parallel
 from marin_pipeline.store.kept_files import copy_file, file_digests
@@ -61,6 +62,8 @@ class Asked:
     """Take all that it was made from as well."""
     name: str | None
     """What it is called here; by default `pulled/` and what it is called there."""
+    single_writer: bool = False
+    """Take a store that does not keep conditional writes: nobody else writes there meanwhile."""
 
 
 def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
@@ -147,6 +150,7 @@ class Pull:
         for step in wanted:
             if step not in missing:
                 self._tell(self._told(step, "there"))
+        self._objects = writable(self._objects, single_writer=self._asked.single_writer)
         self._fetch(bundle, missing)
         given = str(give_name(self._objects, name, bundle.id, bundle.key))
         self._tell_end(bundle, wanted, here, missing, given)
