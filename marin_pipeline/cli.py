@@ -27,6 +27,7 @@ from marin_pipeline.core.errors import DeclarationError, InputError, MarinError,
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.grid import Grid, flattened
 from marin_pipeline.core.marks import annotations_of
+from marin_pipeline.core.secrets import redacted, redactor
 
 if TYPE_CHECKING:
     from marin_pipeline.run.driver import RunResult, Session
@@ -117,12 +118,15 @@ def _show_plainly(kind: type[BaseException], error: BaseException, trace: Traceb
     if isinstance(error, KeyboardInterrupt) and not hasattr(sys, "ps1"):
         raise SystemExit(130)
     if not isinstance(error, MarinError) or hasattr(sys, "ps1"):
-        sys.__excepthook__(kind, error, trace)
+        if redactor() is None:
+            sys.__excepthook__(kind, error, trace)
+        else:
+            sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
         return
-    print(f"error: {error}", file=sys.stderr)
+    print(redacted(f"error: {error}"), file=sys.stderr)
     for frame in reversed(traceback.extract_tb(trace)):
         if not Path(frame.filename).is_relative_to(Path(__file__).parent):
-            print(f"  in {frame.filename}:{frame.lineno}: {frame.line}", file=sys.stderr)
+            print(redacted(f"  in {frame.filename}:{frame.lineno}: {frame.line}"), file=sys.stderr)
             break
     raise SystemExit(UsageError.exit_code if isinstance(error, InputError) else error.exit_code)
 
@@ -136,7 +140,7 @@ def leave(command: Callable[[], int]) -> NoReturn:
     try:
         code = command()
     except MarinError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redacted(f"error: {error}"), file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
@@ -162,8 +166,13 @@ def leave(command: Callable[[], int]) -> NoReturn:
 # An experiment as a program -------------------------------------------------------------------------------------------
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(redacted(message))
+
+
 def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         usage=USAGE,
         description=inspect.getdoc(builder) if builder else None,
         epilog="`plan` lists the steps; `explain STEP` shows a step's arguments; name.argument=value changes one.",
@@ -183,6 +192,13 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--force", action="append", default=[], metavar="STEP", help="run this step again though it is done"
+    )
+    parser.add_argument(
+        "--substitute",
+        action="append",
+        default=[],
+        metavar="PREFIX",
+        help="look in this store too for what is missing; may be repeated (and MARIN_SUBSTITUTES)",
     )
     parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
     parser.add_argument("--fail-fast", action="store_true", help="start nothing new after a failure")
@@ -266,6 +282,7 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     _refuse_options_of_others(words.command, parsed)
     with unchanging(), _without_collection():
         built = _declared(target, parsed)
+        _refuse_typed_secrets(argv)
         session = _session(built, words.overrides, parsed)
         looks = session.looks()
         plan = session.plan(looks)
@@ -284,6 +301,21 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         print(json.dumps(found.tree()) if parsed.json else "\n".join(found.lines()), file=out, flush=True)
         return 0
     return _plan(session, plan, parsed, out, _asked(target, parsed, words))
+
+
+def _refuse_typed_secrets(argv: Sequence[str]) -> None:
+    """A secret on the command line stands in the shell's history, and would stand in the record of the run.
+
+    Raises:
+        UsageError: naming the secret.
+    """
+    known = redactor()
+    found = known and known.find("\0".join(argv).encode("utf-8", "surrogateescape"))
+    if found:
+        raise UsageError(
+            f"the command line holds the value of the secret {found}, and it is kept in histories and records; leave "
+            f'it out, and pass Secret("{found}") in the experiment to the step that needs it'
+        )
 
 
 def _refuse_options_of_others(command: str, parsed: argparse.Namespace) -> None:
@@ -392,6 +424,7 @@ def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -
         max_parallel=parsed.max_parallel,
         fail_fast=parsed.fail_fast,
         single_writer=parsed.single_writer,
+        substitutes=parsed.substitute,
     )
     return Session.open(targets, options, experiment_id(), built.title if isinstance(built, Experiment) else "")
 

@@ -7,17 +7,19 @@ alone. A bound one reads exactly the files that its manifest names.
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import os
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, NewType, Protocol, TypeVar, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Generic, NewType, Protocol, TypeVar, get_args, get_origin
 
 from marin_pipeline.core.annotations import UNIONS, describe
 from marin_pipeline.core.canonical import Reference, Tree
 from marin_pipeline.core.errors import DeclarationError, InputError, NotRunError
+from marin_pipeline.core.paths import relative_path
 from marin_pipeline.core.resources import Resources
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ LONGEST_NAME = 200
 """Characters: it is part of a path."""
 
 NAME = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class FileEntry(Protocol):
@@ -68,21 +69,13 @@ class Output(Protocol):
         """A local file or folder that holds `path` of the output."""
         ...
 
+    def open(self, path: str) -> BinaryIO:
+        """A file of the output, opened for reading; it is not fetched first."""
+        ...
+
     def url(self, path: str) -> str:
         """Where `path` of the output lies in its store."""
         ...
-
-
-def relative_path(path: str) -> str:
-    """`path` if it stays inside the folder that it is relative to.
-
-    Raises:
-        DeclarationError: for an empty or absolute path, or one with `..`.
-    """
-    pure = PurePosixPath(path)
-    if not path or pure.is_absolute() or ".." in pure.parts or str(pure) == ".":
-        raise DeclarationError(f"{path!r} is not a path inside an output; give one relative to it, without '..'")
-    return str(pure)
 
 
 class Artifact(Reference, Generic[T_co]):
@@ -272,11 +265,24 @@ class File(Reference):
         """The whole file."""
         return self.path.read_bytes()
 
-    def open(self, mode: str = "rb", encoding: str | None = None) -> IO[Any]:
-        """The file, opened for reading."""
+    def open(self, mode: str = "rb", encoding: str = "utf-8") -> IO[Any]:
+        """The file, opened for reading, as bytes or as text (`r`).
+
+        A large one that lies in a bucket, and was not fetched before, is read by ranges, without a copy on this
+        machine's disk. Read from the beginning to the end, it is held against its sha256, and wrong bytes are an error
+        before the last of them are handed out. Where its reader jumps about, its size and the checksum of the store
+        are all that was compared, when it was opened: `path` has a copy that was verified.
+
+        Raises:
+            CorruptOutput: here, or by a read, when the file is not what was committed.
+        """
         if set(mode) - set("rbt"):
             raise InputError(f"{self!r} is committed and can only be read; open it with mode 'r' or 'rb', not {mode!r}")
-        return self.path.open(mode, encoding=encoding)
+        file = self._open()
+        return file if "b" in mode else io.TextIOWrapper(file, encoding=encoding)
+
+    def _open(self) -> BinaryIO:
+        return self.path.open("rb")
 
 
 class OutputFile(File):
@@ -294,6 +300,9 @@ class OutputFile(File):
     @property
     def path(self) -> Path:
         return self.artifact.output.local(self.sub)
+
+    def _open(self) -> BinaryIO:
+        return self.artifact.output.open(self.sub)
 
     @property
     def url(self) -> str:
@@ -436,40 +445,3 @@ class LocalFile(File):
 
     def __repr__(self) -> str:
         return f"<local file {self.name} {self._sha256[:8]}>"
-
-
-class Secret(Reference):
-    """A value that only the environment knows. Its name is in the key; its value is never written.
-
-    Raises:
-        DeclarationError: for what cannot be a variable's name, such as a token itself; the message does not show it.
-    """
-
-    holds_content: ClassVar[bool] = False
-
-    def __init__(self, name: str) -> None:
-        if not _VARIABLE.fullmatch(name):
-            raise DeclarationError(
-                'Secret(...) takes the name of an environment variable, as in Secret("HF_TOKEN"), and what was given '
-                "cannot be one; export the value under a name"
-            )
-        self.name = name
-        """Name of the environment variable."""
-
-    @property
-    def value(self) -> str:
-        """The value, read from the environment of the running step.
-
-        Raises:
-            InputError: when the variable is not set.
-        """
-        found = os.environ.get(self.name)
-        if not found:
-            raise InputError(f"the secret {self.name} is not set; export {self.name}=... where the step runs")
-        return found
-
-    def canonical(self, path: str) -> Tree:
-        return {"~secret": self.name}
-
-    def __repr__(self) -> str:
-        return f"<secret {self.name}>"

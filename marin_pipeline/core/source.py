@@ -146,6 +146,24 @@ def module_digest(data: bytes, path: Path) -> str:
     return SourceText.decoded(data, path).digest()
 
 
+def content_of(file: SourceStamp) -> bytes:
+    """The bytes of a file in the state that was digested.
+
+    Raises:
+        InputError: when it was edited since, and nobody has them any more.
+    """
+    known = _files.get(file.path)
+    if known and known[2].module[0] == file.digest:
+        return known[2].data
+    data = read_source(Path(file.path))
+    if module_digest(data, Path(file.path)) != file.digest:
+        raise InputError(
+            f"{file.path}: was edited after the steps were declared that rest on it, and before they began; run the "
+            "same command again (in a session, reload the module and declare them again)"
+        )
+    return data
+
+
 @contextlib.contextmanager
 def unchanging() -> Generator[None, None, None]:
     """Inside, what was looked at is taken not to change: a plan sees one state of the files, and looks at each once.

@@ -89,5 +89,5 @@ def _passes_on(planned: PlannedNode, dependency: PlannedNode) -> bool:
     if not planned.reasons or any(reason.kind != "input" for reason in planned.reasons):
         return False
     if planned.status == "cached":
-        return dependency.status in RUNNING or (dependency.status == "cached" and bool(dependency.reasons))
+        return dependency.status in RUNNING or (dependency.status == "cached" and bool(dependency.unless))
     return planned.status == "run" and dependency.status in RUNNING

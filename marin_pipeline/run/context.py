@@ -10,10 +10,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, TypeVar, overload
 
-from marin_pipeline.core.artifact import Artifact, Output, content_digest, relative_path
+from marin_pipeline.core.artifact import Artifact, Output, content_digest
 from marin_pipeline.core.context import ShardResult
 from marin_pipeline.core.errors import DeclarationError, InputError, Stopped, StoreError
 from marin_pipeline.core.marks import annotations_of
+from marin_pipeline.core.paths import relative_path
+from marin_pipeline.core.secrets import redacted
 from marin_pipeline.core.step import Declaration
 from marin_pipeline.run.chains import nearest_state
 from marin_pipeline.run.shards import StoredShard, plan_shards, read_shard, run_shard
@@ -94,8 +96,8 @@ class RunContext:
         return self._work
 
     def publish_records(self) -> None:
-        """Keep what was written below `records`."""
-        if self._recorded:
+        """Keep what was written below `records`; where it lies in place, it is kept."""
+        if self._recorded and not self._objects.in_place:
             publish_all(self._objects, f"{self._attempt}/records")
 
     def map(self, fn: Callable[..., R], items: Iterable[Any], **common: Any) -> list[StoredShard[R]]:
@@ -157,8 +159,9 @@ class RunContext:
         self._last_report = now
         # Numbers of numpy and jax are made plain here, where the step's own line is in the traceback of what is no
         # number.
-        plain = {name: float(value) for name, value in figures.items()}
-        self._report({"event": "progress", "done": int(done), "total": int(total), "unit": unit, "figures": plain})
+        plain = {redacted(name): float(value) for name, value in figures.items()}
+        told = {"done": int(done), "total": int(total), "unit": redacted(unit), "figures": plain}
+        self._report({"event": "progress", **told})
 
     def log(self, message: str) -> None:
         """Write a line to the step's log."""
@@ -246,6 +249,9 @@ class _FolderOutput:
                 f"{self._folder} has no file {path!r}; it has {', '.join(sorted(self.files)[:10]) or 'none'}"
             )
         return found
+
+    def open(self, path: str) -> BinaryIO:
+        return self.local(path).open("rb")
 
     def url(self, path: str) -> str:
         return str(self._folder / path)

@@ -25,7 +25,9 @@ from marin_pipeline.core.errors import CorruptOutput, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.grid import Grid, flattened
+from marin_pipeline.core.secrets import redacted
 from marin_pipeline.core.step import Step
+from marin_pipeline.run.disclosure import refuse_disclosed
 from marin_pipeline.run.earlier import EarlierResults
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import CodePolicy, Plan, Policy, few, is_drifted, plan
@@ -49,6 +51,11 @@ DEFAULT_PREFIX = "marin-store"
 def default_prefix() -> str:
     """`MARIN_PREFIX`, else `./marin-store`."""
     return os.environ.get("MARIN_PREFIX") or DEFAULT_PREFIX
+
+
+def given_substitutes() -> tuple[str, ...]:
+    """The prefixes in `MARIN_SUBSTITUTES`, which are separated by commas."""
+    return tuple(each.strip() for each in os.environ.get("MARIN_SUBSTITUTES", "").split(",") if each.strip())
 
 
 def lease_life() -> float:
@@ -84,6 +91,10 @@ class Options:
     """Start nothing new after a failure."""
     single_writer: bool = False
     """Take a store that does not keep conditional writes: no other run writes there meanwhile."""
+    substitutes: Sequence[str] = ()
+    """Prefixes of other stores that are looked in, in order, for what is missing, besides those in
+    `MARIN_SUBSTITUTES`; they are only read.
+    """
     lease_life: float = field(default_factory=lease_life)
     """Seconds without a beat after which another run's lease is taken over."""
 
@@ -116,8 +127,9 @@ class RunResult:
 
     def output(self, node: Node) -> CommittedOutput | None:
         """The output of a step that is done."""
-        commit = self.settled[node.key].commit
-        return None if commit is None else CommittedOutput(self.objects, node.id, node.key, commit)
+        settled = self.settled[node.key]
+        objects = self.objects if settled.left is None else settled.left.objects
+        return None if settled.known is None else CommittedOutput(objects, node.id, node.key, settled.known)
 
     def bound(self, key: str) -> Artifact[Any]:
         """An artifact of the graph with its output."""
@@ -131,7 +143,7 @@ class RunResult:
         return {
             name: self.bound(node.key)
             for node in self.graph.nodes.values()
-            if self.settled[node.key].commit is not None
+            if self.settled[node.key].known is not None
             for name in node.names
         }
 
@@ -172,6 +184,7 @@ class Session:
                 raise UsageError(f"{name} is asked for, and left out by --until or --only; leave one of them away")
         for node in part.nodes.values():
             _refuse_redefined(node)
+        refuse_disclosed(graph)
         objects = open_objects(options.prefix or default_prefix())
         if options.backend not in ("local", "inline"):
             raise UsageError(f"--backend {options.backend}: there are local and inline")
@@ -180,11 +193,16 @@ class Session:
                 f"--prefix {objects.url}: a store in memory is seen by this process only; add --backend inline"
             )
         policy = Policy(force, options.code, selected)
-        return cls(part, objects, policy, options, experiment, title or experiment)
+        return cls(part, objects, policy, options, experiment, redacted(title or experiment))
 
     def looks(self) -> dict[str, Look]:
         """One look at the store for the whole graph."""
         found = look_many(self.objects, [(node.id, node.key) for node in self.graph.nodes.values()])
+        prefixes = (*self.options.substitutes, *given_substitutes())
+        if prefixes and any(each.commit is None for each in found.values()):
+            from marin_pipeline.run.substitutes import with_elsewhere
+
+            found = with_elsewhere(self.graph, self.objects, found, prefixes)
         drifted = [node for node in self.graph.nodes.values() if is_drifted(node, found[node.key])]
         if drifted:
             from marin_pipeline.run.code_lock import with_accepted
@@ -228,13 +246,15 @@ class Session:
         clock = time.monotonic()
         recorder = Recorder(self.objects, self.graph, self.experiment, self.title, notify)
         looks = looks or self.looks()
+        if plan is None and any(each.elsewhere for each in looks.values()):
+            plan = self.plan(looks)
         settled = None if plan is None else self._all_done(plan)
         if settled is not None:
             for node in self.graph.nodes.values():
                 recorder.notice(Notice("cached", node))
             result = RunResult(self.graph, self.objects, settled, (), False, time.monotonic() - clock)
         else:
-            result = self._scheduled(recorder, looks, clock)
+            result = self._scheduled(recorder, looks, clock, plan.left if plan else frozenset())
         recorder.end(result.settled, result.ok, result.interrupted and not result.ok and not result.failures)
         return result
 
@@ -242,18 +262,25 @@ class Session:
         """How every step came out, when nothing is left to do or to decide."""
         if plan.has_work or any(is_drifted(planned.node, planned.look) for planned in plan.nodes.values()):
             return None
-        return {key: Settled("cached", planned.look.commit) for key, planned in plan.nodes.items()}
+        return {
+            key: Settled("cached", planned.look.commit, message=planned.reason, left=planned.taken)
+            for key, planned in plan.nodes.items()
+        }
 
-    def _scheduled(self, recorder: Recorder, looks: Mapping[str, Look], clock: float) -> RunResult:
+    def _scheduled(
+        self, recorder: Recorder, looks: Mapping[str, Look], clock: float, left: frozenset[str]
+    ) -> RunResult:
         # Imported here: a run that finds everything done starts in half the time without them.
         from marin_pipeline.run.backends.inline import InlineBackend
         from marin_pipeline.run.backends.local import LocalBackend
+        from marin_pipeline.run.origin import RunOrigin
         from marin_pipeline.run.scheduler import STOP_PATIENCE, Scheduler
         from marin_pipeline.store.conditions import writable
 
         objects = self.objects
         if self.policy.force or any(each.commit is None for each in looks.values()):
             objects = writable(objects, single_writer=self.options.single_writer)
+        origin = RunOrigin(objects, self.graph)
         is_inline = self.options.backend == "inline"
         backend = InlineBackend(objects) if is_inline else LocalBackend(self.options.max_parallel)
         scheduler = Scheduler(
@@ -267,17 +294,22 @@ class Session:
             max_parallel=self.options.max_parallel,
             lease_life=self.options.lease_life,
             notify=recorder.notice,
+            origin=origin,
+            left=left,
         )
         # A step in this process goes on for as long as it likes.
         limit = "for as long as they take" if is_inline else f"{STOP_PATIENCE:.0f} s at most"
-        with _interruptible(scheduler, limit):
-            settled = scheduler.run()
+        try:
+            with _interruptible(scheduler, limit):
+                settled = scheduler.run()
+        finally:
+            origin.close()
         seconds = time.monotonic() - clock
         return RunResult(self.graph, self.objects, settled, scheduler.failures, scheduler.interrupted, seconds)
 
 
 def _checked(options: Options) -> Options:
-    for name in ("only", "until", "force"):
+    for name in ("only", "until", "force", "substitutes"):
         given = getattr(options, name)
         options = replace(options, **{name: (given,) if isinstance(given, str) else tuple(given)})
     if options.code not in get_args(CodePolicy):
@@ -286,7 +318,7 @@ def _checked(options: Options) -> Options:
         raise UsageError(f"--max-parallel {options.max_parallel}: must be 1 or more")
     if not 0.1 <= options.lease_life <= 86_400:
         raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be from 0.1 to 86400")
-    return options
+    return replace(options, reason=redacted(options.reason))
 
 
 def _refuse_redefined(node: Node) -> None:

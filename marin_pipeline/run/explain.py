@@ -28,6 +28,7 @@ Kind = Literal[
     "left out",
     "drift",
     "leased",
+    "substitute",
 ]
 
 
@@ -63,7 +64,7 @@ class Reason:
             return f"drift: code changed since it was made: {self.path}" if not self.text else self.text
         if self.kind == "leased":
             return f"at work elsewhere: {self.text}"
-        if self.kind in ("missing object", "left out"):
+        if self.kind in ("missing object", "left out", "substitute"):
             return self.text
         return f"{self.kind}: {self.text}" if self.text else self.kind
 

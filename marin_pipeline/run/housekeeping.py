@@ -208,7 +208,7 @@ def _hanging(objects: ObjectStore, key: str, number: int) -> tuple[list[Descenda
         whole = next((each for _, each in _whole_key(objects, ids[short], short)), short)
         return Descendant(ids[short], whole, sorted(names.get(whole, [])), direct)
 
-    sources = {short: commit.adopted_from for short, commit in commits.items() if commit.adopted_from is not None}
+    sources = {short: commit.falls_with for short, commit in commits.items() if commit.falls_with is not None}
     taken = [short for short, source in sources.items() if (source.key, source.number) == (key, number)]
     todo, below, direct = [key[: layout.SHORT], *taken], list[Descendant](), True
     seen = set(todo)
@@ -261,6 +261,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "work": ("part",),
     "shard": ("shard",),
     "scratch": ("scratch", "scratch"),
+    "provenance": ("origin", "origins"),
 }
 """What each kind is called: one, and many where that is not one with an s."""
 

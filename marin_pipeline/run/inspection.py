@@ -17,6 +17,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, Invalidation, Look, acceptances, look, read_invalidation
 from marin_pipeline.store.names import current_names, find_keys
 from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.origins import read_origin
 from marin_pipeline.store.output import CommittedOutput
 
 
@@ -66,6 +67,7 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
                 "status": status,
                 "arguments": arguments,
                 "commit": found.commit.tree() if found.commit else None,
+                "origin": _origin_tree(objects, found.commit),
                 "failure": asdict(found.failure) if found.failure else None,
                 "fallen": found.fallen or None,
                 "ended": {"number": before, **asdict(ended)} if ended else None,
@@ -105,6 +107,8 @@ def _output(objects: ObjectStore, id: str, key: str, commit: Commit, names: Mapp
         yield f"adopted    {commit.finished}, commit {commit.number}"
         name = names.get(source.key, source.id)
         yield f"from       {name} {source.key[:8]}, made in {commit.seconds:.1f} s by its attempt {source.attempt}"
+    if commit.copied_from:
+        yield f"copied     from {commit.copied_from}"
     yield f"digest     {commit.output}"
     for name in commit.unpinned:
         yield f"unpinned   {name}"
@@ -112,11 +116,40 @@ def _output(objects: ObjectStore, id: str, key: str, commit: Commit, names: Mapp
         yield f"input      {role} = {_artifact(record.key, names)} with output {record.output[:8]}"
     yield f"value      {_cut(_text(output.value_tree, names))}"
     yield f"files      {len(output.files)}, and the value; {bytes_text(commit.bytes)} in {objects.url}/{output.folder}"
+    yield from _origin(objects, commit)
     machine = commit.fingerprint
     if not machine:  # it was taken in from elsewhere: nothing was computed
         return
     processors = f"{machine.get('processors')} processors"
     yield f"machine    Python {machine.get('python')}, {machine.get('processor')}, {processors}"
+
+
+def _origin(objects: ObjectStore, commit: Commit) -> Iterator[str]:
+    """The lines about where an output comes from."""
+    if not commit.origin:
+        return
+    try:
+        origin = read_origin(objects, commit.origin)
+    except CorruptOutput as error:
+        yield f"origin     {error}"
+        return
+    state = "no repository"
+    if (git := origin.git) is not None:
+        where = "".join(f", {each}" for each in (git.branch, git.remote) if each)
+        state = f"git {git.commit[:12]}{' with changes' if git.is_dirty else ''}{where}"
+    yield f"origin     {state}"
+    yield f"code       {objects.url}/{layout.snapshot(origin.snapshot)}"
+    yield f"packages   {len(origin.packages)}, Python {origin.python}"
+
+
+def _origin_tree(objects: ObjectStore, commit: Commit | None) -> Tree:
+    """Where an output comes from, for programs; None where nobody wrote it down or it cannot be read."""
+    if commit is None or not commit.origin:
+        return None
+    try:
+        return {"digest": commit.origin, **read_origin(objects, commit.origin).tree()}
+    except CorruptOutput as error:
+        return {"digest": commit.origin, "damage": str(error)}
 
 
 def _why(ended: Invalidation) -> str:

@@ -148,7 +148,7 @@ def lock_of(result: RunResult, asked: Asked) -> LockFile:
     """The lock of a run in which every step is done."""
     steps: dict[str, LockedStep] = {}
     for node in result.graph.nodes.values():
-        commit = result.settled[node.key].commit
+        commit = result.settled[node.key].known
         if commit is not None:
             logical = commit.compared if commit.compared != commit.output else None
             steps |= dict.fromkeys(node.names, LockedStep(node.id, node.key, commit.output, logical))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from marin_pipeline.core.errors import StoreError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.run.attempt import Finished
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.plan import pieces_of
-from marin_pipeline.run.protocol import Claim
-from marin_pipeline.run.task import Task
-from marin_pipeline.store.clock import now
+from marin_pipeline.run.protocol import Claim, adopt, claim
+from marin_pipeline.run.task import Task, task_of
+from marin_pipeline.store import layout
+from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, InputRecord, Look
 from marin_pipeline.store.lease import Holder, Lease, Waiting
+from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.resolved import resolved_digest
 
 
@@ -41,6 +45,40 @@ class Ready:
     """On the monotonic clock."""
     announced: Holder | None = None
     """Who was told to be at work on it."""
+
+    def begin(self, objects: ObjectStore) -> tuple[Claim, Commit | None]:
+        """Ask for the right to run it; then the commit of an equal result, if that is taken instead."""
+        claimed = claim(objects, self.node, self.waiting, self.look, self.resolved())
+        if claimed.lease is None or self.forced or claimed.look.begins_anew:
+            return claimed, None
+        return claimed, adopt(objects, self.node, claimed, attempt_name(), self.inputs, now())
+
+    def task(self, claimed: Claim, prefix: str, commits: Mapping[str, tuple[Node, Commit]], run: str) -> Task:
+        """What is to be run now.
+
+        Args:
+            commits: the dependencies, by key.
+            run: what no other run is called.
+        """
+        number = claimed.look.number
+        salt = f"{self.node.key}/{number}" + (f"/{run}" if self.forced else "")
+        return task_of(
+            self.node,
+            attempt=attempt_name(),
+            number=number,
+            prefix=prefix,
+            commits=commits,
+            inputs=self.inputs,
+            salt=salt if self.forced or claimed.look.begins_anew else "",
+        )
+
+    def held_text(self) -> str:
+        """Who is at work on it, when that is somebody else than was told before."""
+        holder = self.waiting.holder
+        if holder is None or holder == self.announced:
+            return ""
+        self.announced = holder
+        return f"held by {holder.user}@{holder.host}, process {holder.pid}; its result will be used"
 
     def retry_text(self, why: str, kind: str) -> str:
         """What to say of the next try: which it is of how many, after a failure of which class; why, when that is new.
@@ -83,6 +121,11 @@ class Attempt:
     @property
     def node(self) -> Node:
         return self.ready.node
+
+    def clear(self, objects: ObjectStore) -> None:
+        """Remove what it wrote on a disk that is full, so that it does not stay full; nobody reads it."""
+        with suppress(StoreError):  # the full disk is what the reader needs to know of
+            objects.delete(layout.attempt(self.node.id, self.node.key, self.task.attempt))
 
     def finish(self, finished: Finished) -> None:
         """Take what the attempt made as what is to be published."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.run.explain import PieceChange, Reason, code_text, compare_code, keyed_arguments, told
 from marin_pipeline.run.task import write_call
-from marin_pipeline.store.commit import Commit, Look
+from marin_pipeline.run.transfer import bytes_text
+from marin_pipeline.store.commit import Commit, Elsewhere, Look
 
 Status = Literal["cached", "run", "blocked", "leased", "drift", "stale"]
 CodePolicy = Literal["stop", "accept", "rerun"]
@@ -90,6 +91,12 @@ class PlannedNode:
     status: Status
     reasons: tuple[Reason, ...]
     look: Look
+    taken: Elsewhere | None = None
+    """Where its output is taken from instead of being made; with `cached`, where it is left because nothing here needs
+    it.
+    """
+    unless: str = ""
+    """Name of the step whose new bytes, if they are other ones, would make this one be made again; empty for none."""
 
     @property
     def reason(self) -> str:
@@ -136,6 +143,16 @@ class Plan:
         return Counter(planned.status for planned in self.nodes.values())
 
     @property
+    def fetches(self) -> list[PlannedNode]:
+        """The steps whose output is taken from another store."""
+        return [planned for planned in self.nodes.values() if planned.taken is not None and planned.status == "run"]
+
+    @property
+    def left(self) -> frozenset[str]:
+        """Keys whose output is left in another store, since nothing here needs it."""
+        return frozenset(key for key, each in self.nodes.items() if each.taken is not None and each.status == "cached")
+
+    @property
     def has_work(self) -> bool:
         """Whether anything is left to do or to decide."""
         return any(planned.status != "cached" for planned in self.nodes.values())
@@ -153,6 +170,30 @@ def is_drifted(node: Node, look: Look) -> bool:
         return False
     code = node.declaration.code.digest
     return commit is not None and commit.code != code and code[:16] not in look.accepted
+
+
+def takeable(node: Node, look: Look, compared: Mapping[str, str | None], policy: Policy) -> Elsewhere | None:
+    """Where the output of a step that has none here is taken from: the first other store whose output is made by the
+    present code, and from inputs that are as they are here. None for one that was ended on purpose, or is forced.
+
+    Args:
+        compared: as for `assess`.
+    """
+    if look.commit is not None or look.damage or look.fallen or look.begins_anew or node.key in policy.force:
+        return None
+    for each in look.elsewhere:
+        other_code = is_drifted(node, each.look) and policy.code != "accept"
+        if not other_code and not _stale(each.commit, compared):
+            return each
+    return None
+
+
+def _stale(commit: Commit, compared: Mapping[str, str | None]) -> list[Reason]:
+    return [
+        Reason("stale", role, record.compared, compared[record.key])
+        for role, record in commit.inputs.items()
+        if record.key in compared and record.compared is not None and compared[record.key] != record.compared
+    ]
 
 
 def assess(
@@ -186,11 +227,7 @@ def assess(
         return "run", tuple(reasons)
     if node.key in policy.force:
         return "run", (Reason("forced"),)
-    stale = [
-        Reason("stale", role, record.compared, compared[record.key])
-        for role, record in commit.inputs.items()
-        if record.key in compared and record.compared is not None and compared[record.key] != record.compared
-    ]
+    stale = _stale(commit, compared)
     if stale:
         return "stale", tuple(stale)
     if is_drifted(node, look) and policy.code != "accept":
@@ -222,10 +259,20 @@ def plan(
         look = looks[key]
         status, reasons = assess(node, look, compared, policy)
         dependencies = [nodes[each] for each in node.depends_on]
-        if status in ("cached", "drift") and look.commit is not None:
+        taken = takeable(node, look, compared, policy) if look.elsewhere and status != "leased" else None
+        unless = ""
+        if taken is not None:
+            compared[key] = taken.commit.compared
+            again = _made_again(dependencies)
+            unless = again[0] if again else ""
+            doubt = f", unless {few(again)} gives other bytes" if again else ""
+            text = f"from {taken}, {bytes_text(taken.commit.bytes)}{doubt}"
+            status, reasons = "run", (Reason("substitute", str(taken), text=text),)
+        elif status in ("cached", "drift") and look.commit is not None:
             compared[key] = look.commit.compared
             again = _made_again(dependencies)
             if again and status == "cached":
+                unless = again[0]
                 reasons = (Reason("input", again[0], text=f"kept unless {few(again)} gives other bytes"),)
         elif status in RUNNING:
             stopped = _stopped_by(dependencies) or _left_out(node, policy)
@@ -233,9 +280,23 @@ def plan(
                 status, reasons = "blocked", (stopped,)
             elif status == "run" and (not reasons or reasons[0].kind == "failed before"):
                 reasons = (*_from_roots(_why(node, earlier, names, dependencies), roots), *reasons)
-        nodes[key] = planned = PlannedNode(node, status, reasons, look)
+        nodes[key] = planned = PlannedNode(node, status, reasons, look, taken, unless)
         roots[node.name] = reasons if planned.hangs_on_others else (Reason("input", node.name),)
-    return Plan(graph, nodes)
+    return Plan(graph, _without_what_is_not_needed(graph, nodes))
+
+
+def _without_what_is_not_needed(graph: Graph, nodes: dict[str, PlannedNode]) -> dict[str, PlannedNode]:
+    """The plan without fetching what only steps are made from that are fetched themselves, or are here."""
+    if not any(planned.taken for planned in nodes.values()):
+        return nodes
+    needed = set(graph.targets)
+    for key, planned in reversed(nodes.items()):
+        if planned.taken is not None and key not in needed:
+            reason = Reason("substitute", str(planned.taken), text=f"in {planned.taken}, not needed here")
+            nodes[key] = replace(planned, status="cached", reasons=(reason,), unless="")
+        elif planned.unless or (planned.status in RUNNING and planned.taken is None):
+            needed.update(planned.node.depends_on)
+    return nodes
 
 
 def _stopped_by(dependencies: list[PlannedNode]) -> Reason | None:
@@ -279,8 +340,8 @@ def _made_again(dependencies: list[PlannedNode]) -> list[str]:
     """Names of the steps whose new bytes, if they are other ones, would make a step stale that is done: dependencies
     that run, and what those that may become stale rest on.
     """
-    found = [each.node.name for each in dependencies if each.status in RUNNING]
-    doubtful = [each.reasons[0].path for each in dependencies if each.status == "cached" and each.reasons]
+    found = [each.node.name for each in dependencies if each.status in RUNNING and each.taken is None]
+    doubtful = [each.unless for each in dependencies if each.unless]
     return list(dict.fromkeys([*found, *doubtful]))
 
 
@@ -299,7 +360,7 @@ def _why(
         return tuple(Reason("input", name) for name in moved)
     found = earlier(node)
     if found is None or found.commit is None:
-        running = [each.node.name for each in dependencies if each.status in RUNNING]
+        running = [each.node.name for each in dependencies if each.status in RUNNING and each.taken is None]
         if found is None and earlier.exhausted:
             return (Reason("new", text="not compared, since so many steps are new"),)
         return (Reason("new"),) if not running else (Reason("new", text=f"after {few(running)}"),)
@@ -346,9 +407,12 @@ class Comparison:
 def summary_line(title: str, plan: Plan, store: str) -> str:
     """The plan in a line."""
     counts = plan.counts()
+    counts["fetch"] = len(plan.fetches)
+    counts["run"] -= counts["fetch"]
     words: dict[str, str] = {
         "cached": "cached",
         "run": "to run",
+        "fetch": "to fetch",
         "stale": "stale",
         "drift": "drifted",
         "leased": "at work elsewhere",

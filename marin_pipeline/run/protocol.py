@@ -7,7 +7,7 @@ is in the store stays true.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,9 +15,20 @@ from functools import partial
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.run.chains import enter_chain
+from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.task import write_call
 from marin_pipeline.store import layout
-from marin_pipeline.store.commit import Commit, InputRecord, Look, look_again, publish_commit, write_spec
+from marin_pipeline.store.clock import now
+from marin_pipeline.store.commit import (
+    Commit,
+    InputRecord,
+    Invalidation,
+    Look,
+    invalidate,
+    look_again,
+    publish_commit,
+    write_spec,
+)
 from marin_pipeline.store.lease import Lease, Waiting
 from marin_pipeline.store.objects import ObjectStore, put, together
 from marin_pipeline.store.pages import manifest_bytes
@@ -108,6 +119,20 @@ def adopt(
     return None
 
 
+def end(objects: ObjectStore, node: Node, found: Look, reasons: Sequence[Reason], text: str) -> None:
+    """End what a key has, so that it is made again.
+
+    Args:
+        reasons: why it is made again.
+        text: what the person who asked for it said.
+    """
+    kind = reasons[0].kind if reasons and reasons[0].kind in ("forced", "stale", "code") else "forced"
+    ended = Invalidation(
+        "invalidated" if found.fallen else kind, text or "; ".join(str(reason) for reason in reasons), now()
+    )
+    invalidate(objects, node.id, node.key, found.number, ended)
+
+
 def publish(objects: ObjectStore, node: Node, claimed: Claim, commit: Commit) -> tuple[Commit, bool]:
     """Make an attempt the output of its key, and give the lease back.
 
@@ -130,6 +155,6 @@ def publish(objects: ObjectStore, node: Node, claimed: Claim, commit: Commit) ->
 
 
 def _make_known(objects: ObjectStore, node: Node, claimed: Claim, commit: Commit) -> None:
-    if commit.adopted_from is None:
+    if commit.falls_with is None:
         with suppress(StoreError):  # the step is done; that others find its result saves work only
             enter(objects, commit.resolved, node.id, node.key, commit.number, claimed.entry)

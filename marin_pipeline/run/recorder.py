@@ -42,7 +42,7 @@ class Recorder:
 
     def notice(self, notice: Notice) -> None:
         """Pass on what happened."""
-        if notice.verb == "run" and not self._begun:
+        if notice.verb in ("run", "fetch") and not self._begun:
             self._begun = True
             with suppress(StoreError):  # it lets others see the run, and decides nothing
                 begin_run(self._objects, self._whole(self._record), self._stem)

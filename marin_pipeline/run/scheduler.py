@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -18,21 +17,26 @@ from functools import partial
 
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
 from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.core.secrets import redacted
 from marin_pipeline.run.attempt import Failed, describe_failure
 from marin_pipeline.run.backends.base import Backend, Event
 from marin_pipeline.run.calls import Calls
 from marin_pipeline.run.code_lock import with_accepted
+from marin_pipeline.run.disclosure import remove_leftovers
 from marin_pipeline.run.explain import Reason
+from marin_pipeline.run.fetching import Fetching
+from marin_pipeline.run.frontier import Frontier
 from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.run.limits import is_held_back
-from marin_pipeline.run.outcome import Notice, Settled
+from marin_pipeline.run.origin import RunOrigin
+from marin_pipeline.run.outcome import Notice, Settled, why_blocked
 from marin_pipeline.run.pending import Attempt, Ready
-from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Policy, assess, is_drifted
-from marin_pipeline.run.protocol import Claim, LeaseLost, adopt, claim, publish
-from marin_pipeline.run.task import inputs_read, task_of
+from marin_pipeline.run.plan import Policy, assess, is_drifted, takeable
+from marin_pipeline.run.protocol import Claim, LeaseLost, end, publish
+from marin_pipeline.run.task import inputs_read
 from marin_pipeline.store import layout
-from marin_pipeline.store.clock import attempt_name, now
-from marin_pipeline.store.commit import Commit, Failure, Invalidation, Look, accept, invalidate, record_failure
+from marin_pipeline.store.clock import now
+from marin_pipeline.store.commit import Commit, Failure, Look, accept, record_failure
 from marin_pipeline.store.lease import LIFE, Lease, Waiting
 from marin_pipeline.store.objects import NoAnswer, ObjectStore
 
@@ -73,10 +77,14 @@ class Scheduler:
         notify: Callable[[Notice], None] = lambda notice: None,
         clock: Callable[[], float] = time.monotonic,
         keeper: LeaseKeeper | None = None,
+        origin: RunOrigin | None = None,
+        left: Collection[str] = (),
     ) -> None:
         """Args:
         clock: seconds by which it waits, and by which other runs' leases run out.
         keeper: renews its leases; by default in a thread of its own.
+        origin: what the commits name as where they come from; without one they name none.
+        left: keys whose outputs stay in other stores as long as nothing here needs them.
         """
         self._graph = graph
         self._objects = objects
@@ -89,16 +97,26 @@ class Scheduler:
         self._lease_life = lease_life
         self._notify = notify
         self._clock = clock
-        self._dependents = graph.dependents()
-        self._unsettled = {key: len(node.depends_on) for key, node in graph.nodes.items()}
-        self._to_consider: deque[Node] = deque()
-        self._settled: dict[str, Settled] = {}
         self._ready: list[Ready] = []
         self._claiming: list[Ready] = []
         self._attempts: dict[str, Attempt] = {}
         self._publishing: list[tuple[float, Attempt]] = []
         self._calls = Calls(objects.parallel)
         self._keeper = keeper or LeaseKeeper(objects, lease_life)
+        self._origin = origin
+        self._left = set(left)
+        self._fetching = Fetching(
+            objects,
+            self._keeper,
+            lease_life=lease_life,
+            reason=reason,
+            notify=notify,
+            clock=clock,
+            settle=partial(self._settle, told=True),
+            decide=self._decide_anew,
+        )
+        self._frontier = Frontier(graph, self._fetching.has)
+        self._settled: Mapping[str, Settled] = self._frontier.settled
         self._run = os.urandom(4).hex()
         self._stop_asked = 0
         self._stop_sent = False
@@ -124,16 +142,17 @@ class Scheduler:
     def run(self) -> Mapping[str, Settled]:
         """Run everything that is to be run; how each step came out, by key."""
         try:
-            self._to_consider.extend(node for node in self._graph.nodes.values() if not node.depends_on)
-            while len(self._settled) < len(self._graph.nodes):
-                self._consider_all()
+            while not self._frontier.complete:
+                for node in self._frontier.take():
+                    self._consider(node)
                 self._start_ready()
+                self._fetching.step()
                 self._calls.follow_up()
                 self._publish_due()
                 self._calls.follow_up()
                 if self._stop_asked:
                     self._stop()
-                    waits = self._attempts or len(self._calls)
+                    waits = self._attempts or len(self._calls) or self._fetching.going_on
                     if not waits or self._stop_asked > 1 or self._clock() > self._stop_until:
                         break
                 for event in self._backend.events(self._patience()):
@@ -142,25 +161,25 @@ class Scheduler:
                     self._give_up(attempt)
         finally:
             self._backend.close()
+            self._fetching.close()
             self._calls.close()
             given = [ready.waiting.lease for ready in self._claiming if ready.waiting.lease is not None]
             for lease in [*given, *(attempt.lease for attempt in self._attempts.values())]:
                 lease.release()
+            for attempt in self._attempts.values():
+                remove_leftovers(self._objects, attempt.task)
             self._keeper.close()
-        ended = {attempt.node.key for attempt in self._attempts.values()}
-        for key in self._graph.nodes:
-            if key not in self._settled:
-                message = "stopped at once" if key in ended else "stopped before it began"
-                self._settled[key] = Settled("blocked", message=message, stopped=key in ended)
-        return {key: self._settled[key] for key in self._graph.nodes}
+        return self._frontier.ended({attempt.node.key for attempt in self._attempts.values()})
 
     def _patience(self) -> float:
         """Seconds to wait for events; none where a step can be started at once."""
-        if self._to_consider:
+        if self._frontier.waits:
             return 0.0
         if len(self._calls):
             return POLL_CALLS if self._calls.slow else 0.0
-        waits = self._attempts or any(ready.next_try > self._clock() for ready in self._ready)
+        if self._fetching.going_on:
+            return POLL_CALLS
+        waits = self._attempts or len(self._fetching) or any(ready.next_try > self._clock() for ready in self._ready)
         return POLL if waits else 0.0
 
     # Deciding --------------------------------------------------------------------------------------------------------
@@ -176,8 +195,15 @@ class Scheduler:
         """Settle a step, or see that it runs."""
         found = with_accepted(self._objects, node, found)
         compared = {
-            each: commit.compared for each in node.depends_on if (commit := self._settled[each].commit) is not None
+            each: commit.compared for each in node.depends_on if (commit := self._settled[each].known) is not None
         }
+        taken = takeable(node, found, compared, policy) if found.elsewhere else None
+        if taken is not None and node.key in self._left:
+            self._settle(node, Settled("cached", message=f"in {taken}, not needed here", left=taken))
+            return
+        if taken is not None:
+            self._fetching.add(node, found, taken)
+            return
         status, reasons = assess(node, found, compared, policy)
         if found.damage and status == "blocked":
             raise CorruptOutput(found.damage)
@@ -190,6 +216,11 @@ class Scheduler:
         else:
             self._wants_to_run(node, found, reasons, policy)
 
+    def _decide_anew(self, node: Node, found: Look) -> None:
+        """Look at a step again that was not taken from where it should have been."""
+        self._looks[node.key] = found
+        self._frontier.again(node)
+
     def _settle_drifted(self, node: Node, found: Look, reasons: tuple[Reason, ...]) -> None:
         if self._policy.code == "accept":
             accept(self._objects, node.id, node.key, found.number, node.declaration.code.digest, self._reason, now())
@@ -200,15 +231,17 @@ class Scheduler:
         self._settle(node, Settled("cached", found.commit, drifted=True))
 
     def _wants_to_run(self, node: Node, found: Look, reasons: tuple[Reason, ...], policy: Policy) -> None:
-        blocked = self._why_blocked(node)
-        if blocked is not None:
+        blocked = why_blocked(node, self._graph, self._settled, self._policy.selected) or self._held()
+        if blocked:
             self._block(node, blocked)
             return
+        left = [key for key in node.depends_on if self._settled[key].left is not None]
+        if left:  # it is needed after all
+            self._left.difference_update(left)
+            self._frontier.recall(left)
+            return
         if found.commit is not None or found.damage or found.fallen:
-            kind = reasons[0].kind if reasons and reasons[0].kind in ("forced", "stale", "code") else "forced"
-            text = self._reason or "; ".join(str(reason) for reason in reasons)
-            ended = Invalidation("invalidated" if found.fallen else kind, text, now())
-            invalidate(self._objects, node.id, node.key, found.number, ended)
+            end(self._objects, node, found, reasons, self._reason)
         commits = {key: commit for key in node.depends_on if (commit := self._settled[key].commit) is not None}
         waiting = Waiting(self._objects, layout.lease(node.id, node.key), self._lease_life, self._clock)
         forced = node.key in policy.force
@@ -219,35 +252,15 @@ class Scheduler:
         held = self._fail_fast and self.failures
         return f"blocked by --fail-fast after {self.failures[0][0].name}" if held else ""
 
-    def _why_blocked(self, node: Node) -> str | None:
-        for key in node.depends_on:
-            settled = self._settled[key]
-            name = self._graph.nodes[key].name
-            if settled.outcome in ("failed", "blocked"):
-                return f"blocked by {name}"
-            if settled.drifted:
-                return f"drift: {name} was made by other code than the present one; say {ACCEPT_OR_RERUN}"
-        if self._policy.selected is not None and node.key not in self._policy.selected:
-            return "was left out by --only, and has no output yet; run without --only, or run it first"
-        return self._held() or None
-
     def _block(self, node: Node, why: str) -> None:
         self._notify(Notice("blocked", node, why))
         self._settle(node, Settled("blocked", message=why))
 
     def _settle(self, node: Node, settled: Settled, told: bool = False) -> None:
-        """Fix how a step came out; what waits for it is looked at from the loop, since a chain may be long."""
-        self._settled[node.key] = settled
+        """Fix how a step came out."""
+        self._frontier.settle(node, settled)
         if settled.outcome == "cached" and not told:
             self._notify(Notice("cached", node))
-        for key in self._dependents[node.key]:
-            self._unsettled[key] -= 1
-            if not self._unsettled[key]:
-                self._to_consider.append(self._graph.nodes[key])
-
-    def _consider_all(self) -> None:
-        while self._to_consider:
-            self._consider(self._to_consider.popleft())
 
     # Running ---------------------------------------------------------------------------------------------------------
 
@@ -271,14 +284,7 @@ class Scheduler:
                 self._block(ready.node, self._held())
                 continue
             self._claiming.append(ready)
-            self._calls.submit(partial(self._begin, ready), partial(self._begun, ready))
-
-    def _begin(self, ready: Ready) -> tuple[Claim, Commit | None]:
-        """The part of the beginning that talks to the store."""
-        claimed = claim(self._objects, ready.node, ready.waiting, ready.look, ready.resolved())
-        if claimed.lease is None or ready.forced or claimed.look.begins_anew:
-            return claimed, None
-        return claimed, adopt(self._objects, ready.node, claimed, attempt_name(), ready.inputs, now())
+            self._calls.submit(partial(ready.begin, self._objects), partial(self._begun, ready))
 
     def _begun(self, ready: Ready, begun: Future[tuple[Claim, Commit | None]]) -> None:
         """Run the step; or use what somebody else has made, or what is equal to it."""
@@ -312,31 +318,23 @@ class Scheduler:
 
     def _wait(self, ready: Ready) -> None:
         ready.next_try = self._clock() + min(WAIT, self._lease_life / 4)
-        holder = ready.waiting.holder
-        if holder is not None and holder != ready.announced:
-            ready.announced = holder
-            text = f"held by {holder.user}@{holder.host}, process {holder.pid}; its result will be used"
-            self._notify(Notice("wait", ready.node, text))
+        told = ready.held_text()
+        if told:
+            self._notify(Notice("wait", ready.node, told))
         self._ready.append(ready)
 
     def _start(self, ready: Ready, claimed: Claim, lease: Lease) -> None:
-        node, number = ready.node, claimed.look.number
+        node = ready.node
         if self._stop_asked:
             lease.release()
             return
         try:
-            name = attempt_name()
-            salt = f"{node.key}/{number}" + (f"/{self._run}" if ready.forced else "")
-            commits = {key: commit for key in node.depends_on if (commit := self._settled[key].commit) is not None}
-            task = task_of(
-                node,
-                attempt=name,
-                number=number,
-                prefix=self._objects.url,
-                commits={key: (self._graph.nodes[key], commit) for key, commit in commits.items()},
-                inputs=ready.inputs,
-                salt=salt if ready.forced or claimed.look.begins_anew else "",
-            )
+            commits = {
+                key: (self._graph.nodes[key], commit)
+                for key in node.depends_on
+                if (commit := self._settled[key].commit) is not None
+            }
+            task = ready.task(claimed, self._objects.url, commits, self._run)
             if ready.forced and not ready.cleared:
                 self._objects.delete(task.work)
                 ready.cleared = True
@@ -344,7 +342,9 @@ class Scheduler:
             lease.release()
             raise
         self._keeper.keep(lease)
-        self._attempts[name] = Attempt(ready, claimed, lease, task, now(), self._clock())
+        if self._origin is not None:
+            self._origin.begin()
+        self._attempts[task.attempt] = Attempt(ready, claimed, lease, task, now(), self._clock())
         self._notify(Notice("run", node, "; ".join(str(reason) for reason in ready.reasons)))
         self._backend.submit(task, node.declaration.step)
 
@@ -371,6 +371,8 @@ class Scheduler:
     def _end(self, attempt: Attempt) -> None:
         del self._attempts[attempt.task.attempt]
         self._keeper.forget(attempt.lease)
+        if attempt.commit is None:
+            remove_leftovers(self._objects, attempt.task)
 
     # Publishing ------------------------------------------------------------------------------------------------------
 
@@ -382,7 +384,8 @@ class Scheduler:
 
     def _publish(self, attempt: Attempt) -> tuple[Commit, bool]:
         assert attempt.commit is not None
-        winner, ours = publish(self._objects, attempt.node, attempt.claim, attempt.commit)
+        commit = attempt.commit if self._origin is None else self._origin.completed(attempt.commit, attempt.task.target)
+        winner, ours = publish(self._objects, attempt.node, attempt.claim, commit)
         if attempt.worked and not attempt.lease.lost:  # whoever took it over is at work on them now
             with suppress(StoreError):  # the step is done; what is left of its parts costs space only
                 self._objects.delete(attempt.task.work)
@@ -425,7 +428,7 @@ class Scheduler:
     def _failed(self, attempt: Attempt, failed: Failed) -> None:
         node, ready = attempt.node, attempt.ready
         if failed.full and not attempt.silences:  # else it may be committed
-            self._clear(attempt)
+            attempt.clear(self._objects)
         if failed.kind == "stopped" or (self._stop_asked and failed.again):
             message = failed.message if failed.kind == "stopped" else f"stopped: {failed.message}"
             self._settle(node, Settled("blocked", message=message, stopped=True))
@@ -447,18 +450,13 @@ class Scheduler:
     def _failed_before(self, node: Node, error: MarinError) -> None:
         """The store did not let a step begin; the others go on."""
         kind = "infrastructure" if isinstance(error, StoreError) else "user"
-        self._fail(node, Failed(kind, str(error), ""), 0.0, None)
+        self._fail(node, Failed(kind, redacted(str(error)), ""), 0.0, None)
 
     def _fail(self, node: Node, failed: Failed, seconds: float, log: str | None) -> None:
         self.failures.append((node, failed))
         data = {"seconds": seconds, "kind": failed.kind, "traceback": failed.traceback, "log": log}
         self._notify(Notice("fail", node, failed.message, data=data))
         self._settle(node, Settled("failed", seconds=seconds, message=failed.message))
-
-    def _clear(self, attempt: Attempt) -> None:
-        """Remove what an attempt wrote on a disk that is full, so that it does not stay full; nobody reads it."""
-        with suppress(StoreError):  # the full disk is what the reader needs to know of
-            self._objects.delete(layout.attempt(attempt.node.id, attempt.node.key, attempt.task.attempt))
 
     def _may_again(self, ready: Ready, kind: str) -> bool:
         """Whether an attempt that failed so is made again; counts it."""
@@ -499,4 +497,5 @@ class Scheduler:
             self._stop_sent = True
             self._stop_until = self._clock() + STOP_PATIENCE
             self._ready.clear()
+            self._fetching.stop()
             self._backend.stop()

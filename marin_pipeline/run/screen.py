@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from marin_pipeline.core.errors import StoreError
@@ -22,6 +22,7 @@ from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.outcome import Notice
 from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Plan, PlannedNode, few, summary_line
+from marin_pipeline.run.transfer import bytes_text
 from marin_pipeline.store.output import CommittedOutput
 
 if TYPE_CHECKING:
@@ -56,15 +57,6 @@ class Screen(Protocol):
         ...
 
 
-def bytes_text(size: float) -> str:
-    """A number of bytes for people."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{size:.0f} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
-
-
 def plan_lines(plan: Plan, title: str, store: str, whole: bool = False, undone: bool = False) -> list[str]:
     """The plan as text, one line a step.
 
@@ -80,13 +72,26 @@ def plan_lines(plan: Plan, title: str, store: str, whole: bool = False, undone: 
     shown = [planned for key, planned in plan.nodes.items() if key not in cones.roots]
     cached = sum(planned.status == "cached" for planned in shown)
     hidden = undone or (0 if whole or cached <= QUIET_LINES else cached)
+    fetched = [] if whole or len(plan.fetches) <= QUIET_LINES else plan.fetches
     if hidden and not undone:
         lines.append(f"{'cached':<9}({hidden} steps)")
+    for place, sizes in _by_place(fetched).items():
+        lines.append(f"{'run':<9}({len(sizes)} steps)  from {place}, {bytes_text(sum(sizes))}")
+    counted = {planned.node.key for planned in fetched}
     for planned in shown:
-        if planned.status != "cached" or not hidden:
+        if planned.node.key not in counted and (planned.status != "cached" or not hidden):
             cone = cones.by_root.get(planned.node.key)
             lines.append(_plan_line(planned) + ("" if cone is None else f"  {cone}"))
     return lines
+
+
+def _by_place(fetched: Sequence[PlannedNode]) -> Mapping[str, list[int]]:
+    """Bytes of what is taken from each other store."""
+    found: dict[str, list[int]] = {}
+    for planned in fetched:
+        if planned.taken is not None:
+            found.setdefault(str(planned.taken), []).append(planned.taken.commit.bytes)
+    return found
 
 
 def _planned_lines(plan: Plan, title: str, store: str, verbosity: int) -> list[str]:
@@ -115,18 +120,21 @@ def summary_tree(result: RunResult) -> dict[str, Any]:
     for node in result.graph.nodes.values():
         settled, output = result.settled[node.key], result.output(node)
         source = None if output is None else output.commit.adopted_from
+        copied = "" if output is None or settled.left else output.commit.copied_from
         steps.append(
             {
                 "name": node.name,
                 "key": node.key,
                 "status": settled.outcome,
                 "seconds": round(settled.seconds, 3),
-                "path": None if output is None else f"{result.objects.url}/{output.folder}",
+                "path": None if output is None else f"{output.objects.url}/{output.folder}",
                 "bytes": None if output is None else output.commit.bytes,
                 "digest": None if output is None else output.digest,
                 **({"message": settled.message} if settled.message else {}),
                 **({"drifted": True} if settled.drifted else {}),
                 **({"adopted_from": source.named()} if source is not None else {}),
+                **({"copied_from": copied, "fetched": settled.fetched} if copied else {}),
+                **({"left": True} if settled.left else {}),
                 **({"unpinned": list(node.unpinned)} if node.unpinned else {}),
             }
         )
@@ -217,6 +225,8 @@ def _event_line(verb: str, node: Node, detail: str) -> str:
 
 
 def _detail(notice: Notice) -> str:
+    if notice.verb == "fetched":
+        return f"{notice.data['seconds']:.1f} s  {notice.text}"
     if notice.verb == "done":
         return f"{notice.data['seconds']:.1f} s  {bytes_text(notice.data['bytes'])}"
     return notice.text
@@ -240,13 +250,14 @@ def failure_text(notice: Notice) -> str:
 
 def output_lines(result: RunResult) -> list[str]:
     """How each step came out and where its output lies, what the asked ones returned, and the whole in a line."""
-    outcomes = Counter(settled.outcome for settled in result.settled.values())
+    outcomes = Counter("fetched" if each.fetched else each.outcome for each in result.settled.values())
     hidden = outcomes["cached"] if outcomes["cached"] > QUIET_LINES else 0
     shown = [
         node
         for node in result.graph.nodes.values()
         if not hidden
         or result.settled[node.key].outcome != "cached"
+        or result.settled[node.key].fetched
         or result.settled[node.key].drifted
         or node.key in result.graph.targets
     ]
@@ -255,7 +266,8 @@ def output_lines(result: RunResult) -> list[str]:
     for node in shown:
         settled, output = result.settled[node.key], result.output(node)
         what = settled.message.partition("\n")[0] if output is None else _where(result, output)
-        lines.append(f"{settled.outcome:<9}{node.key[:8]}  {node.name:<{width}}  {what}".rstrip())
+        word = "fetched" if settled.fetched else settled.outcome
+        lines.append(f"{word:<9}{node.key[:8]}  {node.name:<{width}}  {what}".rstrip())
         if output is not None and node.key in result.graph.targets:
             damage = _damage(output)
             value = "" if damage else _value_text(output)
@@ -289,12 +301,14 @@ def _print_damage(result: RunResult) -> None:
 
 def _where(result: RunResult, output: CommittedOutput) -> str:
     """Where the files lie, relative to the working directory where they lie below it, and what to know of them."""
-    where = f"{result.objects.url}/{output.folder}"
+    where = f"{output.objects.url}/{output.folder}"
     here = os.getcwd()
     shown = os.path.relpath(where, here) if where.startswith(here + os.sep) else where
     source = output.commit.adopted_from
     adopted = "" if source is None else f"  adopted from {source.key[:8]}"
-    return f"{shown}{adopted}{'  drifted' if result.settled[output.key].drifted else ''}"
+    settled = result.settled[output.key]
+    left = "  not needed here" if settled.left else ""
+    return f"{shown}{adopted}{left}{'  drifted' if settled.drifted else ''}"
 
 
 def _value_text(output: CommittedOutput) -> str:
@@ -348,11 +362,11 @@ class TerminalScreen:
             node, since, _ = self._running.get(key, (notice.node, time.monotonic(), {}))
             self._running[key] = (node, since, notice.data)
             return
-        if notice.verb == "run":
+        if notice.verb in ("run", "fetch"):
             self._running[key] = (notice.node, time.monotonic(), {})
             return
         self._running.pop(key, None)
-        if notice.verb in ("cached", "adopt", "done", "fail", "blocked"):
+        if notice.verb in ("cached", "adopt", "done", "fetched", "fail", "blocked"):
             self._counts[notice.verb] = self._counts.get(notice.verb, 0) + 1
         if notice.verb == "fail":
             self._console.print(failure_text(notice), style="red", highlight=False, soft_wrap=True, markup=False)
@@ -378,6 +392,7 @@ class TerminalScreen:
 _STYLES = {
     "cached": "dim",
     "adopt": "dim",
+    "fetched": "green",
     "damaged": "red",
     "done": "green",
     "failed": "red",
@@ -394,5 +409,13 @@ def choose_screen(verbosity: int, stream: TextIO | None = None) -> Screen:
     if where.isatty():
         from rich.console import Console
 
-        return TerminalScreen(Console(file=where), verbosity)
+        return TerminalScreen(Console(file=_apart(where)), verbosity)
     return LineScreen(verbosity, where)
+
+
+def _apart(stream: TextIO) -> TextIO:
+    """A stream to the same place under a descriptor of its own: a step in this process may have the other one moved."""
+    try:
+        return open(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors="replace")
+    except OSError:  # a stream without a descriptor
+        return stream

@@ -16,7 +16,7 @@ from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
-from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, put, together
+from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, put, shown_url, together
 from marin_pipeline.store.records import parsed, typed
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
@@ -45,6 +45,9 @@ class Source:
     def named(self) -> dict[str, Tree]:
         """Which commit it is, for programs."""
         return {"id": self.id, "key": self.key, "number": self.number}
+
+
+_OPTIONAL = ("adopted_from", "copied_from", "unpinned", "origin", "target")
 
 
 @dataclass(frozen=True)
@@ -85,21 +88,32 @@ class Commit:
     """Whose output it is: a commit that lies under another key is damage. Empty in those of an earlier version."""
     adopted_from: Source | None = None
     """Where the output was taken from, when an equal result was there already; it falls with that commit."""
+    copied_from: str = ""
+    """URL of the store that it was copied from, without user and password; empty in what was made here."""
     unpinned: tuple[str, ...] = ()
     """Names of what it was made from and no key fixes, such as an address without a digest."""
+    origin: str = ""
+    """Digest of the record of the run that made it: code, packages, machine. Empty where nobody wrote one."""
+    target: Mapping[str, Any] | None = None
+    """Where the step's function is found in the code of that run: `module`, `file` (relative to the project's root),
+    `qualname`, and `main`, whether it was run as a program."""
+
+    @property
+    def falls_with(self) -> Source | None:
+        """The commit whose end ends this one too. What was copied has all of its bytes here, and stands by itself:
+        `adopted_from` then speaks of the store that it came from.
+        """
+        return None if self.copied_from else self.adopted_from
 
     def tree(self) -> dict[str, Tree]:
         """The commit as JSON values."""
         tree = {**vars(self), "inputs": {role: record._asdict() for role, record in self.inputs.items()}}
-        if self.adopted_from is None:
-            del tree["adopted_from"]
-        else:
+        if self.adopted_from is not None:
             tree["adopted_from"] = vars(self.adopted_from)
         if self.unpinned:
             tree["unpinned"] = list(self.unpinned)
-        else:
-            del tree["unpinned"]
-        return tree
+        # What a commit does not have is left out, so that those of earlier versions stay as they are.
+        return {name: value for name, value in tree.items() if value or name not in _OPTIONAL}
 
     def dumps(self) -> bytes:
         """The bytes that are written."""
@@ -116,11 +130,15 @@ class Commit:
             tree = unseal(data)
             tree["inputs"] = {role: InputRecord(**record) for role, record in tree["inputs"].items()}
             tree.setdefault("key", "")
+            tree.setdefault("copied_from", "")
             source = tree.get("adopted_from")
             tree["adopted_from"] = None if source is None else Source(**source)
+            tree.setdefault("origin", "")
+            tree.setdefault("target", None)
             tree["unpinned"] = tuple(tree.get("unpinned", ()))
             if tree.keys() != cls.__dataclass_fields__.keys():
                 raise ValueError(f"its fields are {', '.join(sorted(tree))}")
+            _refuse_elsewhere(tree)
             # A plan reads thousands, and the __init__ of a frozen dataclass, which sets each field by a call, takes as
             # long as reading the JSON.
             commit = object.__new__(cls)
@@ -131,6 +149,20 @@ class Commit:
             raise CorruptOutput(f"{where}: {problem}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptOutput(f"{where}: not a commit ({error}); `--force` the step to make it again") from error
+
+
+def _refuse_elsewhere(tree: Mapping[str, Any]) -> None:
+    """What becomes a path must be able to be one: a commit may be anybody's."""
+    if type(tree["number"]) is not int or not layout.is_name(tree["attempt"]) or type(tree["key"]) is not str:
+        raise ValueError("its number, attempt or key is none")
+    source = tree["adopted_from"]
+    if source is not None and not (
+        type(source.number) is int
+        and layout.is_name(source.attempt)
+        and layout.is_id(source.id)
+        and layout.is_key(source.key)
+    ):
+        raise ValueError("what it says to be adopted from is none")
 
 
 @dataclass(frozen=True)
@@ -159,6 +191,19 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """A current output of a key in another store, which is only looked in."""
+
+    objects: ObjectStore
+    look: Look
+    """What that store says of the key."""
+    commit: Commit
+
+    def __str__(self) -> str:
+        return shown_url(self.objects.url)
+
+
+@dataclass(frozen=True)
 class Look:
     """What the store says of one key."""
 
@@ -177,6 +222,9 @@ class Look:
     """Why the commit of this number, which was adopted, counts no more: what it was taken from was ended."""
     accepted: frozenset[str] = field(default_factory=frozenset[str])
     """First 16 hex of the code digests that count as the one that made the commit."""
+    elsewhere: tuple[Elsewhere, ...] = ()
+    """Where else there is a current output, in the order in which it is taken from; looked up only where none is here.
+    """
 
     @property
     def begins_anew(self) -> bool:
@@ -254,7 +302,7 @@ def _current(
         commit = _loaded(data, where, key)
     except CorruptOutput as error:
         return Look(number, None, invalidation, None, damage=str(error))
-    source = commit.adopted_from
+    source = commit.falls_with
     ended = source and read_invalidation(objects, source.id, source.key, source.number)
     if source and ended:
         text = f"adopted from {source.id} {source.key[:8]}, whose output was ended ({ended.reason}: {ended.text})"

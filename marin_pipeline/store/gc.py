@@ -9,60 +9,30 @@ of attempts, never by the times of files. What cannot be read keeps what it migh
 from __future__ import annotations
 
 import datetime
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import moment, utc, written
+from marin_pipeline.store.collection import Collection, Item, Sightings
 from marin_pipeline.store.commit import Commit, Invalidation, invalidate, look
 from marin_pipeline.store.held import held_keys
 from marin_pipeline.store.inventory import KeyState, key_folder, read_json, read_state, read_states
 from marin_pipeline.store.lease import Lease, Waiting
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, put
-from marin_pipeline.store.records import typed
+from marin_pipeline.store.provenance import FOLDERS, with_code
 from marin_pipeline.store.roots import ROOT_FOLDERS, read_roots
 
-Kind = Literal["output", "attempt", "work", "shard", "scratch"]
 GRACE = datetime.timedelta(days=7)
 SKEW = datetime.timedelta(hours=1)
 """By how much the clocks of two machines may differ: attempts are named by one, and what is ended is dated by another.
 """
 _SHARD = re.compile(r"(shards/[0-9a-f]{2}/[0-9a-f]+)/.+")
 _SCRATCH = re.compile(r"(tmp/(\d+)d/[^/]+)(/.*)?")
-
-
-@dataclass(frozen=True)
-class Item:
-    """One thing that was, or would be, ended or deleted."""
-
-    kind: Kind
-    action: Literal["end", "delete"]
-    path: str
-    """Relative to the prefix."""
-    bytes: int
-
-
-@dataclass
-class Collection:
-    """What a pass did, or would do."""
-
-    deleted: bool
-    """Whether it was done."""
-    items: list[Item] = field(default_factory=list[Item])
-    kept: list[str] = field(default_factory=list[str])
-    """What could not be decided, and why: it is kept."""
-
-    def keep(self, why: str) -> None:
-        """Note what is kept, once."""
-        if why not in self.kept:
-            self.kept.append(why)
 
 
 def collect(
@@ -95,17 +65,6 @@ def collect(
     return second.report
 
 
-@dataclass(frozen=True)
-class _Earlier:
-    """What a pass saw for the first time, and what it ended."""
-
-    schema: int
-    at: str
-    """UTC."""
-    seen: list[str]
-    ended: list[str]
-
-
 class _Pass:
     """One look at a store, and what follows from it."""
 
@@ -126,10 +85,8 @@ class _Pass:
         self.report = report or Collection(do)
         self._now = clock()
         self._since = self._now - grace
-        self._seen: dict[str, str] = {}
-        self._gone: dict[str, str] = {}
-        self._records: dict[str, list[str]] = {}
-        self._read_collections()
+        self._sightings = Sightings(objects, self.report)
+        self._seen, self._gone = self._sightings.seen, self._sightings.gone
         self._held, problems = held_keys(objects, life, sleep, take_over=do)
         for problem in problems:
             self.report.keep(problem)
@@ -144,33 +101,6 @@ class _Pass:
         self._live: set[str] = set()
         self._known: dict[str, dict[str, Any]] = {}
         self._roots_from: list[str] | None = None
-
-    # What earlier passes saw ------------------------------------------------------------------------------------------
-
-    def _read_collections(self) -> None:
-        """Since when things are known that tell no time themselves, and since when shards are ended."""
-        for info in self._objects.list("gc"):
-            try:
-                earlier = typed(read_json(self._objects, info.path), _Earlier)
-            except (CorruptOutput, ValueError) as error:
-                damage = f"{self._objects.url}/{info.path}: not what a pass of gc saw ({error}); delete it"
-                self.report.keep(str(error) if isinstance(error, CorruptOutput) else damage)
-                continue
-            at, seen, ended = earlier.at, earlier.seen, earlier.ended
-            self._records[info.path] = [*seen, *ended]
-            for path in seen:
-                self._seen[path] = min(at, self._seen.get(path, at))
-            for path in ended:
-                self._gone[path] = max(at, self._gone.get(path, at))
-
-    def _record(self, seen: Iterable[str], ended: Iterable[str]) -> None:
-        """Keep what this pass saw for the first time, and what it ended."""
-        at = self._at()
-        tree = {"schema": 1, "at": at, "seen": sorted(seen), "ended": sorted(ended)}
-        if self._do and (tree["seen"] or tree["ended"]):
-            put(self._objects, layout.collection(f"{at.replace(':', '')}-{os.urandom(3).hex()}"), dumps(tree))
-        for path in tree["ended"]:
-            self._gone[path] = at
 
     # Leases -----------------------------------------------------------------------------------------------------------
 
@@ -305,7 +235,7 @@ class _Pass:
             self._shards[folder] = [info for info in infos if info.path != record]
             self.report.items.append(Item("shard", "end", folder, sum(info.size for info in infos)))
         # After the records have gone: who began after this was written has not read them.
-        self._record([*unknown, *self._unknown_others()], ended)
+        self._sightings.add(self._at(), [*unknown, *self._unknown_others()], ended, self._do)
 
     def _shard_time(self, folder: str, infos: list[ObjectInfo]) -> str | None:
         """When a shard was last worked on: by the names of its attempts, by its record, by when it was first seen."""
@@ -329,6 +259,7 @@ class _Pass:
             for name in state.below("attempts")
             if self._unneeded_since(state, name) == ""
         }
+        found |= self._unnamed_provenance().keys()
         return {path for path in found if path not in self._seen}
 
     # Deleting ---------------------------------------------------------------------------------------------------------
@@ -341,8 +272,9 @@ class _Pass:
             self._delete_work(named)
             self._delete_shards(named)
         self._delete_scratch()
+        self._delete_provenance()
         if self._do:
-            self._forget_collections()
+            self._sightings.forget()
 
     def _named(self) -> set[str] | None:
         """All objects that committed attempts name outside of themselves, and the folders that hold them; None when a
@@ -373,7 +305,9 @@ class _Pass:
         if state.refers_unknown or (state.current is not None and state.current.attempt == attempt):
             return None
         time = state.ended.get(attempt, attempt)
-        return time if moment(time) else self._seen.get(self._attempt(state, attempt), "")
+        if moment(time) is None:
+            return self._seen.get(self._attempt(state, attempt), "")
+        return max([time, *state.copied(attempt)], key=lambda each: moment(each) or self._since)
 
     def _garbage_attempts(self, state: KeyState, named: set[str]) -> dict[str, int]:
         """Attempts of a key that can go, with their bytes."""
@@ -485,13 +419,41 @@ class _Pass:
                 self._objects.delete(path)
             self.report.items.append(Item("scratch", "delete", path, size))
 
-    def _forget_collections(self) -> None:
-        """Delete what earlier passes noted of things that have gone."""
-        there = [info.path for folder in ("steps", "shards", "tmp") for info in self._objects.list(folder)]
-        folders = {"/".join(path.split("/")[:depth]) for path in there for depth in range(3, path.count("/") + 2)}
-        for record, paths in self._records.items():
-            if not folders.intersection(paths):
-                self._objects.delete(record)
+    def _unnamed_provenance(self) -> dict[str, int]:
+        """Origins, code and local files that no commit of the grace period names, with their bytes."""
+        if any(state.refers_unknown for state in self._states.values()):  # `_named` says so
+            return {}
+        named = {
+            path
+            for state in self._states.values()
+            for attempt, paths in state.names.items()
+            if attempt not in state.ended or not self._is_old(state.ended[attempt])
+            for path in paths
+        }
+        kept, problems = with_code(self._objects, named)
+        for problem in problems:
+            self.report.keep(f"{problem}: no code is deleted")
+        folders = [folder for folder in FOLDERS if not (problems and folder == "code")]
+        there = [info for folder in folders for info in self._objects.list(folder)]
+        return {info.path: info.size for info in there if info.path not in kept}
+
+    def _delete_provenance(self) -> None:
+        """It is written before the commit that names it: by an attempt, whose lease is held meanwhile."""
+        found = self._unnamed_provenance()
+        old = {path: size for path, size in found.items() if self._is_old(self._seen.get(path, written(self._now)))}
+        if not old or (self._do and self._may_be_named_by_now()):
+            return
+        for path, size in old.items():
+            if self._do:
+                self._objects.delete(path)
+            self.report.items.append(Item("provenance", "delete", path, size))
+
+    def _may_be_named_by_now(self) -> bool:
+        """Whether somebody is at work, or has committed something since this pass looked."""
+        if held_keys(self._objects, self._life, time.sleep, take_over=False)[0]:
+            return True
+        seen = {info.path for state in self._states.values() for info in state.infos}
+        return any("/commits/" in info.path and info.path not in seen for info in self._objects.list("steps"))
 
     def _at(self) -> str:
         """The time at which something is ended."""

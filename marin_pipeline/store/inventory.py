@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.core.key import artifact_keys
 from marin_pipeline.store import layout
+from marin_pipeline.store.clock import moment
 from marin_pipeline.store.commit import Commit, read_commit
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore
 from marin_pipeline.store.pages import read_manifest
+from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.records import parsed
 
 T = TypeVar("T")
@@ -44,6 +46,8 @@ class KeyState:
     """Keys that it was made from, by its current commit and its spec."""
     refers: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """Objects outside of an attempt that the manifest of a committed attempt names, by attempt."""
+    names: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """What the commit of an attempt names beside its files (see `provenance`), by attempt."""
     damaged: list[str] = field(default_factory=list[str])
     """Records that cannot be read, with the remedy."""
     needs_unknown: bool = False
@@ -59,8 +63,14 @@ class KeyState:
     @property
     def source(self) -> str | None:
         """Folder of the key that the current commit was adopted from; it counts for as long as that one's does."""
-        source = self.current and self.current.adopted_from
+        source = self.current and self.current.falls_with
         return layout.step(source.id, source.key) if source else None
+
+    def copied(self, attempt: str) -> list[str]:
+        """When files of an attempt were copied here from another store, as times."""
+        start = f"{self.path}/attempts/{attempt}/copied/"
+        names = [info.path[len(start) :] for info in self.infos if info.path.startswith(start)]
+        return [name for name in names if moment(name)]
 
     def below(self, folder: str) -> Mapping[str, int]:
         """Bytes by the names directly below one of its folders."""
@@ -90,7 +100,7 @@ def read_states(objects: ObjectStore) -> dict[str, KeyState]:
 def _by_key(objects: ObjectStore) -> Iterator[tuple[str, str, list[ObjectInfo]]]:
     folders: dict[str, tuple[str, str, list[ObjectInfo]]] = {}
     for info in objects.list("steps"):
-        if found := _KEY_FOLDER.fullmatch(info.path):
+        if (found := _KEY_FOLDER.fullmatch(info.path)) and layout.is_id(found[2]):
             folders.setdefault(found[1], (found[2], found[3], []))[2].append(info)
     yield from folders.values()
 
@@ -125,7 +135,8 @@ def _add_commit(objects: ObjectStore, state: KeyState, number: int) -> None:
             state.damaged.append(problem)
             state.refers_unknown = True
         return
-    source = commit.adopted_from
+    state.names[commit.attempt] = named_by(commit)
+    source = commit.falls_with
     end = layout.invalidation(source.id, source.key, source.number) if source and number == state.number else ""
     has_fallen = bool(end) and objects.read(end) is not None
     if number < state.number:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from marin_pipeline.core.artifact import ContentHash, content_digest
+from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, ObjectWriter, Wanted, Written
 
 
@@ -67,10 +68,16 @@ class MemoryObjects(ObjectStore):
             inside = [(path, len(data)) for path, (data, _) in self._objects.items() if path.startswith(folder + "/")]
         return [ObjectInfo(path, size) for path, size in sorted(inside)]
 
+    def info(self, path: str) -> ObjectInfo | None:
+        found = self.read(path)
+        return None if found is None else ObjectInfo(path, len(found.data))
+
     def names(self, folder: str) -> list[str]:
         return sorted({info.path[len(folder) + 1 :].partition("/")[0] for info in self.list(folder)})
 
     def folder(self, path: str) -> Path:
+        if path[:1] == "/" or ".." in path.split("/") or "\0" in path:
+            raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         target = Path(self._scratch.name) / path
         target.mkdir(parents=True, exist_ok=True)
         return target

@@ -114,6 +114,9 @@ class ObjectStore(ABC):
     parallel: int = 128
     """Calls that are worth making at the same time: one where a call takes no longer than handing it to a thread."""
 
+    longest: int | None = None
+    """Bytes that a path may have in UTF-8; None where only the file system of `folder` limits it."""
+
     in_place: bool = False
     """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
 
@@ -175,6 +178,18 @@ class ObjectStore(ABC):
             FileNotFoundError: at the first block, when there is no such object.
         """
 
+    def info(self, path: str) -> ObjectInfo | None:
+        """What a listing says of one object, or None when there is none."""
+        folder = path.rpartition("/")[0]
+        if not folder:
+            found = self.read(path)
+            return None if found is None else ObjectInfo(path, len(found.data))
+        return next((info for info in self.list(folder) if info.path == path), None)
+
+    def is_at_hand(self, wanted: Wanted) -> bool:
+        """Whether `fetch` has nothing to fetch for it."""
+        return True
+
     @abstractmethod
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         """Local files with the objects' bytes, in order; several are fetched at the same time. A file keeps the last
@@ -199,12 +214,21 @@ def open_objects(prefix: str) -> ObjectStore:
 
         return MemoryObjects.named(prefix)
     scheme, separator, rest = prefix.partition("://")
+    if separator and "@" in rest.partition("/")[0]:
+        raise UsageError(
+            f"--prefix {scheme}://…: has something before '@', and a prefix is shown and kept in records; leave "
+            "credentials out of it, and give them as the store's own tools take them (AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS)"
+        )
     if separator and scheme == "gs":
         from marin_pipeline.store.gcs_objects import GcsObjects
 
         return GcsObjects(prefix)
     if separator and scheme == "s3":
+        from marin_pipeline.core.secrets import know
         from marin_pipeline.store.s3_objects import S3Objects
+
+        know("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
         return S3Objects(prefix)
     if separator and scheme != "file":
@@ -218,6 +242,14 @@ def open_objects(prefix: str) -> ObjectStore:
     except RuntimeError as error:
         raise UsageError(f"--prefix {prefix}: {error}") from error
     return LocalObjects(Path(os.path.abspath(folder)))
+
+
+def shown_url(url: str) -> str:
+    """A prefix as it may be written down: without a user and a password."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.netloc else url
 
 
 def put(objects: ObjectStore, path: str, data: bytes) -> Found:
@@ -248,6 +280,15 @@ def put(objects: ObjectStore, path: str, data: bytes) -> Found:
         if found is None:
             raise StoreError(f"{objects.url}/{path}: is there and is not; the store contradicts itself, run again")
         return found
+
+
+def holds(objects: ObjectStore, path: str) -> bool:
+    """Whether an object is there, whatever it holds."""
+    try:
+        next(iter(objects.blocks(path, 0, 1)), None)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def answered(call: Callable[[], T]) -> T:

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError
-from marin_pipeline.store.cache import fetched
+from marin_pipeline.store.cache import fetched, is_cached
 from marin_pipeline.store.objects import ObjectStore, Wanted, explain_os_error
 from marin_pipeline.store.own_folder import scratch_folder
+
+LONGEST_NAME = 1024
+"""Bytes of an object's name in a bucket, with GCS and S3."""
 
 
 class RemoteObjects(ObjectStore):
@@ -23,6 +26,8 @@ class RemoteObjects(ObjectStore):
 
     def __init__(self, url: str) -> None:
         self.url = url
+        above = url.partition("://")[2].partition("/")[2].strip("/")
+        self.longest = LONGEST_NAME - len(f"{above}/".encode() if above else b"")
 
     def checked(self, path: str) -> str:
         """`path`, when it stays inside the prefix.
@@ -34,6 +39,8 @@ class RemoteObjects(ObjectStore):
         outside = ".." in parts or "." in parts or "" in parts or "\0" in path
         if outside or not (path.isascii() or _is_text(path)):
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
+        if self.longest is not None and len(path) * 4 > self.longest and len(path.encode()) > self.longest:
+            raise StoreError(f"{self.url}/{path}: has a name of more than {LONGEST_NAME} bytes, which no bucket takes")
         return path
 
     def _scratch(self, path: str) -> Path:
@@ -54,6 +61,9 @@ class RemoteObjects(ObjectStore):
         for each in wanted:
             self.checked(each.path)
         return fetched(self, wanted)
+
+    def is_at_hand(self, wanted: Wanted) -> bool:
+        return is_cached(self, wanted)
 
     @abstractmethod
     def download(self, path: str, target: Path) -> str:

@@ -149,6 +149,16 @@ class S3Objects(RemoteObjects):
             raise self._explained(error, folder, "list") from None
         return sorted(found, key=lambda info: info.path)
 
+    def info(self, path: str) -> ObjectInfo | None:
+        try:
+            found = self._records.head(self._key(path))
+        except FileNotFoundError as error:
+            self._refuse_no_bucket(error, path)
+            return None
+        except Failed as error:
+            raise self._explained(error, path, "read") from None
+        return ObjectInfo(path, found["size"], (found["e_tag"] or "").strip('"') or None)
+
     def names(self, folder: str) -> list[str]:
         key = self._key(folder)
         try:

@@ -163,5 +163,5 @@ def test_objects_are_found_by_listings_and_never_one_by_one(inline: Bench) -> No
     objects = Counted(inline.prefix)
     (short,) = objects.names(f"steps/{squares.id}")
     assert Verifier(objects, "intact").verify(squares.id, short)
-    # The attempt and twelve shards; the commit, whether it ended, the spec and the manifest.
-    assert objects.asked == {"list": 13, "read": 4}
+    # The attempt, twelve shards, the origins and their code; the commit, whether it ended, spec, manifest and origin.
+    assert objects.asked == {"list": 15, "read": 5}

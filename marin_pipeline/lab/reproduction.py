@@ -1,0 +1,352 @@
+"""What is to be run again of a recorded graph, what is needed for that, and running it: no word is said here of how it
+came out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from marin_pipeline.core.adopted import PREFIX as ADOPTED
+from marin_pipeline.core.artifact import ContentHash
+from marin_pipeline.core.canonical import Tree, digest
+from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError, StoreError, UsageError
+from marin_pipeline.core.key import artifact_keys
+from marin_pipeline.lab.bundle import Bundle, BundledStep
+from marin_pipeline.lab.environment import Environment, How, choose
+from marin_pipeline.lab.recorded_code import RecordedCode, run_with
+from marin_pipeline.run.rebuilt import RecordedStep, file_name
+from marin_pipeline.run.rerun import Request, step_name
+from marin_pipeline.store import layout
+from marin_pipeline.store.commit import Commit, look_many
+from marin_pipeline.store.copying import copy_output
+from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.origins import Origin
+from marin_pipeline.store.snapshots import read_snapshot
+
+Event = Callable[[Mapping[str, Tree]], None]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One step of a bundle, and what it needs to be run again."""
+
+    step: BundledStep
+    origin: Origin | None
+    """Where its output comes from; None where nobody wrote it down."""
+    environment: str = ""
+    """Digest of Python and packages of the origin."""
+    name: str = ""
+    """On screen."""
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> list[Recorded]:
+        """The steps of a bundle, in topological order."""
+        environments = {digest: _environment(origin) for digest, origin in bundle.origins.items()}
+        names = [_name(step.id) for step in bundle.steps]
+        many = Counter(names)
+        found: list[Recorded] = []
+        for step, name in zip(bundle.steps, names, strict=True):
+            made, shown = step.commit.origin, name if many[name] == 1 else f"{name}[{step.key[:8]}]"
+            found.append(cls(step, bundle.origins.get(made), environments.get(made, ""), shown))
+        return found
+
+    @property
+    def id(self) -> str:
+        """Of the step."""
+        return self.step.id
+
+    @property
+    def key(self) -> str:
+        """Of the step."""
+        return self.step.key
+
+    @property
+    def commit(self) -> Commit:
+        """The record of its output."""
+        return self.step.commit
+
+    @property
+    def label(self) -> str:
+        """For errors."""
+        return self.step.label
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether it was made elsewhere: there is no step that makes it."""
+        return self.id.startswith(ADOPTED)
+
+    @cached_property
+    def inputs(self) -> list[str]:
+        """Keys of what it reads directly, each once."""
+        return list(dict.fromkeys([*self.step.depends_on, *sorted(artifact_keys(self.commit.arguments))]))
+
+    @cached_property
+    def files(self) -> dict[tuple[str, str], None]:
+        """Digest and name of each local file that it was given."""
+        return {(tree["~file"], file_name(tree)): None for tree in tagged(self.commit.arguments, "~file")}
+
+    @cached_property
+    def secrets(self) -> set[str]:
+        """Names of the secrets that it is given."""
+        return {tree["~secret"] for tree in tagged(self.commit.arguments, "~secret")}
+
+    def refuse_unknown(self) -> None:
+        """Raise an `InputError` where its record does not say with which code it was made."""
+        if self.origin is None or self.commit.target is None:
+            raise InputError(
+                f"{self.label}: its record does not say with which code it was made (it is of an earlier version of "
+                "marin_pipeline), so it cannot be run again; `marin-pipeline pull` fetches and verifies it"
+            )
+
+
+def _name(id: str) -> str:
+    return id.removeprefix(ADOPTED) if id.startswith(ADOPTED) else step_name(id)
+
+
+def tagged(tree: Tree, tag: str) -> Iterator[Mapping[str, Tree]]:
+    """The parts of a canonical tree that have a tag."""
+    todo = [tree]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, dict):
+            if isinstance(each.get(tag), str):
+                yield each
+            else:
+                todo += each.values()
+        elif isinstance(each, list):
+            todo += each
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be done so that a target is made again."""
+
+    runs: tuple[Recorded, ...]
+    """Steps to run, in topological order."""
+    there: tuple[Recorded, ...]
+    """What they need, and the target, where the store that is written has it already."""
+    pulled: tuple[Recorded, ...]
+    """What they need and does not run again."""
+
+    @classmethod
+    def of(cls, steps: Sequence[Recorded], deep: bool, to: ObjectStore) -> Work:
+        """Decide what runs.
+
+        Args:
+            steps: the graph, in topological order; the last one is the target.
+            deep: run all ancestors again as well.
+            to: the store that is written.
+
+        Raises:
+            UsageError: when the target was made elsewhere.
+            InputError: when it is not known with which code a step was made.
+        """
+        by_key, key = {step.key: step for step in steps}, steps[-1].key
+        if by_key[key].is_adopted:
+            raise UsageError(
+                f"{by_key[key].name} was made elsewhere and taken in, so that no step could make it again; "
+                f"`marin-pipeline pull` fetches and verifies it"
+            )
+        has = {key for key, each in look_many(to, [(step.id, step.key) for step in steps]).items() if each.commit}
+        runs, there, pulled = set[str](), set[str](), set[str]()
+        todo = [key]
+        while todo:
+            each = todo.pop()
+            if each in runs | there | pulled:
+                continue
+            if each in has:
+                there.add(each)
+            elif each != key and (not deep or by_key[each].is_adopted):
+                pulled.add(each)
+            else:
+                by_key[each].refuse_unknown()
+                runs.add(each)
+                todo += by_key[each].inputs
+        chosen = [tuple(step for step in steps if step.key in keys) for keys in (runs, there, pulled)]
+        return cls(*chosen)
+
+    def refuse_missing_secrets(self) -> None:
+        """Raise a `UsageError` that names the secrets which the steps are given and the environment does not have."""
+        missing = sorted({name for step in self.runs for name in step.secrets if not os.environ.get(name)})
+        if missing:
+            raise UsageError(
+                f"the steps are given the secrets {', '.join(missing)}, whose values are in no record; "
+                f"export {missing[0]}=... and say it again"
+            )
+
+
+@dataclass
+class Reproduction:
+    """Steps that are run again: from their records in one store, into another one."""
+
+    source: ObjectStore
+    to: ObjectStore
+    work: Work
+    scratch: Path
+    """A folder for code and files, which somebody else removes."""
+    how: How
+    tell: Callable[[str], None]
+    """Told, in a line, what takes a while."""
+    environments: dict[str, Environment] = field(default_factory=dict[str, Environment])
+    """By digest of Python and packages."""
+    codes: dict[str, RecordedCode] = field(default_factory=dict[str, RecordedCode])
+    """By digest of the snapshot."""
+    moved: list[str] = field(default_factory=list[str])
+    """Inputs that the store had already, with other bytes than are recorded: what reads them is no reproduction."""
+
+    started_with_states: bool = False
+    """The store had states of training before, from which a step goes on."""
+
+    def prepare(self) -> None:
+        """Fetch the code, the files and the inputs, all verified, and have the environments ready.
+
+        Raises:
+            CorruptOutput: when bytes are not those that were recorded, naming the object.
+            InputError: when something is not there.
+        """
+        for step in self.work.runs:
+            assert step.origin is not None
+            if step.origin.snapshot not in self.codes:
+                folder = self.scratch / "code" / step.origin.snapshot[:16]
+                self.codes[step.origin.snapshot] = RecordedCode(
+                    read_snapshot(self.source, step.origin.snapshot), folder
+                )
+        for step in self.work.runs:
+            for sha256, name in step.files:
+                _fetch_file(self.source, sha256, self.scratch / "files" / sha256 / name)
+        for step in self.work.runs:
+            assert step.origin is not None
+            if step.environment not in self.environments:
+                own = self.codes[step.origin.snapshot].distributions
+                self.environments[step.environment] = choose(step.origin, self.how, own, self.tell)
+        self.started_with_states = bool(self.to.names("chains"))
+        for step in self.work.pulled:
+            self.tell(f"pull     {step.key[:8]}  {step.name}  {step.commit.bytes:,} bytes")
+            copy_output(self.source, self.to, step.id, step.key, step.commit)
+        given = [*self.work.pulled, *self.work.there]
+        looks = look_many(self.to, [(step.id, step.key) for step in given])
+        for step in given:
+            commit = looks[step.key].commit
+            if commit is None:
+                raise CorruptOutput(looks[step.key].damage or f"{self.to.url}: {step.label} has gone; say it again")
+            if commit.output != step.commit.output:
+                self.moved.append(step.key)
+
+    def run(self, event: Event, max_parallel: int | None = None) -> int:
+        """Run the steps, those of one code and environment together.
+
+        Returns:
+            0 when all are done, 1 when one failed, 130 when it was interrupted.
+
+        Raises:
+            MarinError: when a step cannot be declared as it was recorded.
+        """
+        for batch in batches(self.work.runs):
+            code = self._run(batch, event, max_parallel)
+            if code:
+                return code
+        return 0
+
+    def _run(self, batch: Sequence[Recorded], event: Event, max_parallel: int | None) -> int:
+        origin = batch[0].origin
+        assert origin is not None
+        code = self.codes[origin.snapshot]
+        keys = {step.key for step in batch}
+        read = {key for step in batch for key in step.inputs if key not in keys}
+        ids = {step.key: step.id for step in [*self.work.runs, *self.work.pulled, *self.work.there]}
+        request = Request(
+            prefix=self.to.url,
+            files=str(self.scratch / "files"),
+            steps=tuple(_declared(step, code) for step in batch),
+            inputs=tuple((ids[key], key) for key in sorted(read)),
+            max_parallel=max_parallel,
+            parent=os.getpid(),
+        )
+        refused: list[str] = []
+        heard: list[str] = []
+
+        def hear(tree: Mapping[str, Tree]) -> None:
+            heard.append(tree["event"])
+            if tree["event"] == "refused":
+                refused.append(tree["message"])
+            else:
+                event(tree)
+
+        ended = run_with(code, self.environments[batch[0].environment].python, request, hear)
+        if refused:
+            raise InputError(refused[0])
+        if "summary" not in heard:
+            raise MarinError(
+                f"the process that runs the steps ended with code {ended} before it was done; what it printed stands "
+                "above"
+            )
+        return ended
+
+
+def _declared(step: Recorded, code: RecordedCode) -> RecordedStep:
+    commit = step.commit
+    assert commit.target is not None
+    target = code.target(commit.target, step.id)
+    return RecordedStep(step.id, step.key, step.step.spec, commit.code, commit.pieces, commit.arguments, target)
+
+
+def batches(steps: Iterable[Recorded]) -> Iterator[list[Recorded]]:
+    """The steps by what runs them: each batch is of one code and environment, and needs nothing of a later one.
+
+    Args:
+        steps: in topological order.
+    """
+    left = list(steps)
+    while left:
+        batch: list[Recorded] = []
+        later: set[str] = set()
+        for step in left:
+            if _group(step) == _group(left[0]) and later.isdisjoint(step.inputs):
+                batch.append(step)
+            else:
+                later.add(step.key)
+        left = [step for step in left if step.key in later]
+        yield batch
+
+
+def _group(step: Recorded) -> tuple[str, str]:
+    assert step.origin is not None
+    return step.origin.snapshot, step.environment
+
+
+def _environment(origin: Origin) -> str:
+    """What tells two environments apart: Python, and the packages with their versions and files."""
+    return digest({"python": origin.python, "packages": {name: vars(each) for name, each in origin.packages.items()}})
+
+
+def _fetch_file(source: ObjectStore, sha256: str, target: Path) -> None:
+    """Fetch what a step was given as a file of somebody's machine.
+
+    Raises:
+        InputError: when nobody kept it.
+        CorruptOutput: when it has other bytes.
+    """
+    path = layout.kept_file(sha256)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content = ContentHash()
+    try:
+        with target.open("wb") as file:
+            for block in source.blocks(path):
+                content.update(block)
+                file.write(block)
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{source.url}/{path}: the file {target.name!r}, which a step was given, is not kept there, so that it "
+            "cannot be run again"
+        ) from error
+    except OSError as error:
+        raise StoreError(f"{source.url}/{path}: cannot be fetched ({error.strerror or error})") from error
+    if content.hexdigest() != sha256:
+        raise CorruptOutput(
+            f"{source.url}/{path}: its bytes are not those of the file {target.name!r} that was recorded"
+        )
