@@ -17,7 +17,6 @@ from marin_pipeline.data.remote.address import Address, parse
 from marin_pipeline.data.remote.sources import Clients, Found, Wanted, output_path, refuse_clashes
 from marin_pipeline.data.remote.transfer import Fetched
 
-
 TOLD = 20
 """Sources, and files of one of them, of which the log says how to pin them; the records say it of all."""
 
