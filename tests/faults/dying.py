@@ -122,7 +122,8 @@ def pointed(prefix: str, reached: Callable[[str], None]) -> ObjectStore:
     if "://" not in prefix:
         return PointedObjects(Path(prefix), reached)
     kind: type[Any] = type(open_objects(prefix))
-    return type(f"Pointed{kind.__name__}", (Pointed, kind), {"reached": staticmethod(reached)})(prefix)
+    of_points: Any = type(f"Pointed{kind.__name__}", (Pointed, kind), {"reached": staticmethod(reached)})
+    return of_points(prefix)
 
 
 def all_of_it() -> list[Artifact[Any]]:
