@@ -190,6 +190,9 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
         metavar="PREFIX",
         help="look in this store too for what is missing; may be repeated (and MARIN_SUBSTITUTES)",
     )
+    parser.add_argument(
+        "--max-transfer", metavar="SIZE", help="refuse to bring more from afar, as in 10GB (or MARIN_MAX_TRANSFER)"
+    )
     parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
     parser.add_argument("--fail-fast", action="store_true", help="start nothing new after a failure")
     parser.add_argument(
@@ -308,7 +311,9 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
     from marin_pipeline.run.screen import plan_lines
 
     compared = compare(_lock_path(), plan, asked, not (parsed.only or parsed.until))
+    transfers = session.transfers(plan)
     trees = [planned.tree() for planned in plan.nodes.values()]
+    trees += [{"transfer": tree}] if (tree := transfers.tree()) else []
     if parsed.check:
         trees += compared.trees()
     if parsed.json:
@@ -316,7 +321,7 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
     elif parsed.quiet:
         lines = plan_lines(plan, session.title, session.objects.url, undone=True) if parsed.check else []
     else:
-        lines = plan_lines(plan, session.title, session.objects.url, whole=parsed.verbose)
+        lines = plan_lines(plan, session.title, session.objects.url, whole=parsed.verbose) + transfers.lines()
     if not parsed.quiet or parsed.check:
         lines += [] if parsed.json else compared.lines(each=parsed.check, whole=not parsed.check)
     for line in lines:
@@ -393,6 +398,7 @@ def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -
         max_parallel=parsed.max_parallel,
         fail_fast=parsed.fail_fast,
         substitutes=parsed.substitute,
+        **({} if parsed.max_transfer is None else {"max_transfer": parsed.max_transfer}),
     )
     return Session.open(targets, options, experiment_id(), built.title if isinstance(built, Experiment) else "")
 

@@ -30,10 +30,12 @@ from marin_pipeline.run.earlier import EarlierResults
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import CodePolicy, Plan, Policy, few, is_drifted, plan
 from marin_pipeline.run.recorder import Recorder
+from marin_pipeline.run.transfer import Budget, Transfers, bytes_of, transfers_of
 from marin_pipeline.store.commit import Look, look, look_many
 from marin_pipeline.store.lease import LIFE
+from marin_pipeline.store.location import HERE, machine_region
 from marin_pipeline.store.names import owner, resolve
-from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.objects import ObjectStore, open_objects, shown_url
 from marin_pipeline.store.output import CommittedOutput
 
 if TYPE_CHECKING:
@@ -91,8 +93,16 @@ class Options:
     """Prefixes of other stores that are looked in, in order, for what is missing, besides those in
     `MARIN_SUBSTITUTES`; they are only read.
     """
+    max_transfer: str | int | None = field(default_factory=lambda: os.environ.get("MARIN_MAX_TRANSFER") or None)
+    """Bytes that a run brings from afar at most, as in `10GB`: more is refused before anything runs."""
     lease_life: float = field(default_factory=lease_life)
     """Seconds without a beat after which another run's lease is taken over."""
+
+    @property
+    def limit(self) -> int | None:
+        """`max_transfer` in bytes."""
+        given = self.max_transfer
+        return bytes_of(given, "--max-transfer") if isinstance(given, str) else given
 
 
 @dataclass(frozen=True)
@@ -209,13 +219,20 @@ class Session:
         """What would be done, and why."""
         return plan(self.graph, looks or self.looks(), self.policy, self.earlier())
 
+    def transfers(self, plan: Plan) -> Transfers:
+        """What a plan brings from afar. Where things lie is asked only when something is read."""
+        reads = any(planned.node.depends_on for planned in plan.running)
+        region = self.objects.location() if reads else HERE
+        here = machine_region() if region != HERE else ""
+        return transfers_of(plan, shown_url(self.objects.url), region, here, self.options.limit)
+
     def earlier(self) -> EarlierResults:
         """Finds the results that new ones are compared with."""
         return EarlierResults(self.objects, self.experiment)
 
     def show(self, screen: Screen, plan: Plan, looks: Mapping[str, Look]) -> RunResult:
         """Run what is not done yet, with a screen that shows the plan, what happens, and how it ended."""
-        screen.planned(plan, self.title, self.objects.url)
+        screen.planned(plan, self.title, self.objects.url, self.transfers(plan))
         try:
             result = self.run(screen.notice, looks, plan)
         except BaseException:
@@ -241,15 +258,20 @@ class Session:
         clock = time.monotonic()
         recorder = Recorder(self.objects, self.graph, self.experiment, self.title, notify)
         looks = looks or self.looks()
-        if plan is None and any(each.elsewhere for each in looks.values()):
+        if plan is None and (self.options.limit is not None or any(each.elsewhere for each in looks.values())):
             plan = self.plan(looks)
+        transfers = Transfers()
+        if plan is not None and self.options.limit is not None:
+            transfers = self.transfers(plan)
+            if transfers.refusal():
+                raise UsageError(transfers.refusal())
         settled = None if plan is None else self._all_done(plan)
         if settled is not None:
             for node in self.graph.nodes.values():
                 recorder.notice(Notice("cached", node))
             result = RunResult(self.graph, self.objects, settled, (), False, time.monotonic() - clock)
         else:
-            result = self._scheduled(recorder, looks, clock, plan.left if plan else frozenset())
+            result = self._scheduled(recorder, looks, clock, plan.left if plan else frozenset(), Budget(transfers))
         recorder.end(result.settled, result.ok, result.interrupted and not result.ok and not result.failures)
         return result
 
@@ -263,7 +285,7 @@ class Session:
         }
 
     def _scheduled(
-        self, recorder: Recorder, looks: Mapping[str, Look], clock: float, left: frozenset[str]
+        self, recorder: Recorder, looks: Mapping[str, Look], clock: float, left: frozenset[str], budget: Budget
     ) -> RunResult:
         # Imported here: a run that finds everything done starts in half the time without them.
         from marin_pipeline.run.backends.inline import InlineBackend
@@ -289,6 +311,7 @@ class Session:
             notify=recorder.notice,
             origin=origin,
             left=left,
+            budget=budget,
         )
         # A step in this process goes on for as long as it likes.
         limit = "for as long as they take" if is_inline else f"{STOP_PATIENCE:.0f} s at most"
@@ -309,6 +332,8 @@ def _checked(options: Options) -> Options:
         raise UsageError(f"code={options.code!r}: there are {', '.join(get_args(CodePolicy))}")
     if options.max_parallel is not None and options.max_parallel < 1:
         raise UsageError(f"--max-parallel {options.max_parallel}: must be 1 or more")
+    if options.limit is not None and options.limit < 0:
+        raise UsageError(f"--max-transfer {options.max_transfer}: must be 0 or more")
     if not 0.1 <= options.lease_life <= 86_400:
         raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be from 0.1 to 86400")
     return options

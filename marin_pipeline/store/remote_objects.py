@@ -12,6 +12,7 @@ from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.cache import fetched
+from marin_pipeline.store.location import HERE, is_loopback
 from marin_pipeline.store.objects import ObjectStore, Wanted
 
 
@@ -34,6 +35,32 @@ class RemoteObjects(ObjectStore):
         if outside or not (path.isascii() or _is_text(path)):
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         return path
+
+    def location(self) -> str:
+        return self._location
+
+    @functools.cached_property
+    def _location(self) -> str:
+        endpoint = self.endpoint
+        if endpoint is not None and is_loopback(endpoint):
+            return HERE
+        try:
+            return self.region().lower()
+        except StoreError:  # it is only said; whoever may read the objects need not be allowed to ask
+            return ""
+
+    @property
+    @abstractmethod
+    def endpoint(self) -> str | None:
+        """URL of the server, if it is not the cloud's own."""
+
+    @abstractmethod
+    def region(self) -> str:
+        """Where the server says that the bucket lies; empty when it does not say.
+
+        Raises:
+            StoreError: when it does not answer, or refuses to.
+        """
 
     @functools.cached_property
     def _scratch(self) -> tempfile.TemporaryDirectory[str]:
