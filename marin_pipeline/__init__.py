@@ -14,12 +14,13 @@ from marin_pipeline.core.marks import RuntimeMark, absent_when
 if TYPE_CHECKING:
     from marin_pipeline.cli import main
     from marin_pipeline.core.adopted import adopted
-    from marin_pipeline.core.artifact import Artifact, File, LocalFile, Secret
+    from marin_pipeline.core.artifact import Artifact, File, LocalFile
     from marin_pipeline.core.context import Context, ShardContext, ShardResult
     from marin_pipeline.core.experiment import Experiment
     from marin_pipeline.core.grid import Grid, fixed, grid
     from marin_pipeline.core.key import Chain
     from marin_pipeline.core.resources import Resources
+    from marin_pipeline.core.secrets import Secret
     from marin_pipeline.core.step import Step, step
     from marin_pipeline.data.schema import Documents, Tokenizer, Tokens
     from marin_pipeline.evaluate.scores import Scores
@@ -34,12 +35,13 @@ Runtime = Annotated[_T, RuntimeMark()]
 
 _HOMES = {
     "core.adopted": ("adopted",),
-    "core.artifact": ("Artifact", "File", "LocalFile", "Secret"),
+    "core.artifact": ("Artifact", "File", "LocalFile"),
     "core.context": ("Context", "ShardContext", "ShardResult"),
     "core.experiment": ("Experiment",),
     "core.grid": ("Grid", "fixed", "grid"),
     "core.key": ("Chain",),
     "core.resources": ("Resources",),
+    "core.secrets": ("Secret",),
     "core.step": ("Step", "step"),
     "data.schema": ("Documents", "Tokenizer", "Tokens"),
     "train.state": ("TrainState",),

@@ -27,6 +27,7 @@ from marin_pipeline.core.errors import DeclarationError, InputError, MarinError,
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.grid import Grid, flattened
 from marin_pipeline.core.marks import annotations_of
+from marin_pipeline.core.secrets import redacted, redactor
 
 if TYPE_CHECKING:
     from marin_pipeline.run.driver import RunResult, Session
@@ -45,6 +46,7 @@ OPTIONS_OF = {
     "verbose": ("run", "plan"),
     "max_parallel": ("run", "plan"),
     "fail_fast": ("run", "plan"),
+    "single_writer": ("run", "plan"),
     "reason": ("run", "plan"),
 }
 """Commands by each option that not all of them have; a plan takes what the run takes that it is the plan of."""
@@ -116,12 +118,15 @@ def _show_plainly(kind: type[BaseException], error: BaseException, trace: Traceb
     if isinstance(error, KeyboardInterrupt) and not hasattr(sys, "ps1"):
         raise SystemExit(130)
     if not isinstance(error, MarinError) or hasattr(sys, "ps1"):
-        sys.__excepthook__(kind, error, trace)
+        if redactor() is None:
+            sys.__excepthook__(kind, error, trace)
+        else:
+            sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
         return
-    print(f"error: {error}", file=sys.stderr)
+    print(redacted(f"error: {error}"), file=sys.stderr)
     for frame in reversed(traceback.extract_tb(trace)):
         if not Path(frame.filename).is_relative_to(Path(__file__).parent):
-            print(f"  in {frame.filename}:{frame.lineno}: {frame.line}", file=sys.stderr)
+            print(redacted(f"  in {frame.filename}:{frame.lineno}: {frame.line}"), file=sys.stderr)
             break
     raise SystemExit(UsageError.exit_code if isinstance(error, InputError) else error.exit_code)
 
@@ -135,7 +140,7 @@ def leave(command: Callable[[], int]) -> NoReturn:
     try:
         code = command()
     except MarinError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redacted(f"error: {error}"), file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
@@ -161,8 +166,15 @@ def leave(command: Callable[[], int]) -> NoReturn:
 # An experiment as a program -------------------------------------------------------------------------------------------
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(redacted(message))
+
+
 def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    from marin_pipeline.run.options import add_options
+
+    parser = _Parser(
         usage=USAGE,
         description=inspect.getdoc(builder) if builder else None,
         epilog="`plan` lists the steps; `explain STEP` shows a step's arguments; name.argument=value changes one.",
@@ -170,38 +182,7 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "words", nargs="*", help="a command, a step for `explain`, overrides name.argument=value", metavar="..."
     )
-    parser.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
-    parser.add_argument(
-        "--backend", default="local", help="local (worker processes, the default) or inline (this process)"
-    )
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="STEP", help="run this step only; may be repeated"
-    )
-    parser.add_argument(
-        "--until", action="append", default=[], metavar="STEP", help="run up to this step; may be repeated"
-    )
-    parser.add_argument(
-        "--force", action="append", default=[], metavar="STEP", help="run this step again though it is done"
-    )
-    parser.add_argument(
-        "--substitute",
-        action="append",
-        default=[],
-        metavar="PREFIX",
-        help="look in this store too for what is missing; may be repeated (and MARIN_SUBSTITUTES)",
-    )
-    parser.add_argument(
-        "--max-transfer", metavar="SIZE", help="refuse to bring more from afar, as in 10GB (or MARIN_MAX_TRANSFER)"
-    )
-    parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
-    parser.add_argument("--fail-fast", action="store_true", help="start nothing new after a failure")
-    parser.add_argument(
-        "--code",
-        choices=("stop", "accept", "rerun"),
-        default="stop",
-        help="of an output that other code made: build nothing on it, take it as good, or make it again",
-    )
-    parser.add_argument("--reason", default="", metavar="TEXT", help="kept with what --force and --code do")
+    add_options(parser)
     parser.add_argument(
         "--check",
         action="store_true",
@@ -270,6 +251,7 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     _refuse_options_of_others(words.command, parsed)
     with unchanging(), _without_collection():
         built = _declared(target, parsed)
+        _refuse_typed_secrets(argv)
         session = _session(built, words.overrides, parsed)
         looks = session.looks()
         plan = session.plan(looks)
@@ -288,6 +270,21 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         print(json.dumps(found.tree()) if parsed.json else "\n".join(found.lines()), file=out, flush=True)
         return 0
     return _plan(session, plan, parsed, out, _asked(target, parsed, words))
+
+
+def _refuse_typed_secrets(argv: Sequence[str]) -> None:
+    """A secret on the command line stands in the shell's history, and would stand in the record of the run.
+
+    Raises:
+        UsageError: naming the secret.
+    """
+    known = redactor()
+    found = known and known.find("\0".join(argv).encode("utf-8", "surrogateescape"))
+    if found:
+        raise UsageError(
+            f"the command line holds the value of the secret {found}, and it is kept in histories and records; leave "
+            f'it out, and pass Secret("{found}") in the experiment to the step that needs it'
+        )
 
 
 def _refuse_options_of_others(command: str, parsed: argparse.Namespace) -> None:
@@ -375,7 +372,8 @@ def _declared(target: Target | Callable[..., Target], parsed: argparse.Namespace
 
 def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -> Session:
     """The graph with its overrides, its store, and what the options ask for."""
-    from marin_pipeline.run.driver import Options, Session, experiment_id
+    from marin_pipeline.run.driver import Session, experiment_id
+    from marin_pipeline.run.options import Options
 
     targets = _targets(built)
     if overrides:
@@ -385,21 +383,7 @@ def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -
             targets = apply(targets, [Override.parse(word) for word in overrides])
         except InputError as error:
             raise UsageError(str(error)) from error
-    if parsed.max_parallel is not None and parsed.max_parallel < 1:
-        raise UsageError(f"--max-parallel {parsed.max_parallel}: must be 1 or more")
-    options = Options(
-        prefix=parsed.prefix,
-        backend=parsed.backend,
-        only=parsed.only,
-        until=parsed.until,
-        force=parsed.force,
-        code=parsed.code,
-        reason=parsed.reason,
-        max_parallel=parsed.max_parallel,
-        fail_fast=parsed.fail_fast,
-        substitutes=parsed.substitute,
-        **({} if parsed.max_transfer is None else {"max_transfer": parsed.max_transfer}),
-    )
+    options = Options.of(parsed)
     return Session.open(targets, options, experiment_id(), built.title if isinstance(built, Experiment) else "")
 
 

@@ -202,7 +202,7 @@ def _gc_options(parser: Parser) -> None:
 
 def _gc(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
     from marin_pipeline.run import housekeeping
-    from marin_pipeline.run.driver import lease_life
+    from marin_pipeline.run.options import lease_life
 
     return housekeeping.gc(objects, parsed.grace, parsed.delete, lease_life(), parsed.json)
 
@@ -216,11 +216,39 @@ def _adopt_options(parser: Parser) -> None:
 
 def _adopt(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
     from marin_pipeline.run import housekeeping
-    from marin_pipeline.run.driver import lease_life
+    from marin_pipeline.run.options import lease_life
 
     return housekeeping.take_in(
         objects, parsed.path, parsed.name, parsed.value, parsed.dry_run, lease_life(), parsed.json
     )
+
+
+def _share_options(parser: Parser) -> None:
+    _selector(parser)
+    parser.add_argument("--out", metavar="FILE", help="where to write the bundle (default: stdout)")
+
+
+def _share(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
+    from marin_pipeline.lab import share
+
+    return share.share(objects, parsed.selector, parsed.out, parsed.json)
+
+
+def _pull_options(parser: Parser) -> None:
+    parser.add_argument(
+        "bundle", metavar="BUNDLE", help="a file that `share` wrote, - for stdin, or a key of the store it comes from"
+    )
+    parser.add_argument("--from", dest="source", required=True, metavar="PREFIX", help="root of that store")
+    depth = parser.add_mutually_exclusive_group()
+    depth.add_argument("--only-target", action="store_true", help="take the output alone (the default)")
+    depth.add_argument("--deep", action="store_true", help="take all that it was made from as well")
+    parser.add_argument("--as", dest="name", metavar="NAME", help="what it is called here (default: pulled/...)")
+
+
+def _pull(objects: ObjectStore, parsed: Parsed) -> int:
+    from marin_pipeline.lab import pull
+
+    return pull.pull(objects, pull.Asked(parsed.bundle, parsed.source, parsed.deep, parsed.name), parsed.json)
 
 
 COMMANDS = (
@@ -243,6 +271,8 @@ COMMANDS = (
     Command("verify", "check that the store holds what was committed", _verify_options, _verify),
     Command("invalidate", "end an output that is wrong: the next run makes it again", _invalidate_options, _invalidate),
     Command("gc", "collect what nothing needs any more", _gc_options, _gc),
+    Command("share", "write what a stranger needs of one output: its bundle", _share_options, _share),
+    Command("pull", "take an output out of somebody's store, verified", _pull_options, _pull, False),
     Command("adopt", "take a file or folder that was made elsewhere into the store", _adopt_options, _adopt, False),
 )
 
@@ -295,7 +325,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(parsed: Parsed) -> int:
-    from marin_pipeline.run.driver import default_prefix
+    from marin_pipeline.run.options import default_prefix
 
     objects = open_objects(parsed.prefix or default_prefix())
     if parsed.command.needs_store and not objects.is_there():

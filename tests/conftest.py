@@ -62,6 +62,14 @@ class Ran:
 Program = Callable[..., Ran]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test, and no program that a test starts, writes into this user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MARIN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
+
+
 def standard_docstrings(package: str) -> Iterator[str]:
     """Real text that every machine has: the docstrings of a package of the standard library."""
     for file in sorted((Path(sysconfig.get_path("stdlib")) / package).glob("*.py")):

@@ -66,9 +66,16 @@ def test_a_store_that_is_not_there_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nowhere = tmp_path / "nosuch"
-    words = {"show": ["x"], "logs": ["x"], "diff": ["x", "y"], "name": ["x"], "invalidate": ["x", "--reason", "y"]}
+    words = {
+        "show": ["x"],
+        "logs": ["x"],
+        "share": ["x"],
+        "diff": ["x", "y"],
+        "name": ["x"],
+        "invalidate": ["x", "--reason", "y"],
+    }
     asked = [command.name for command in tool.COMMANDS if command.needs_store]
-    assert len(asked) == 9
+    assert len(asked) == 10
     for name in asked:
         found = ran(monkeypatch, capsys, name, *words.get(name, []), "--prefix", str(nowhere))
         assert found.code == 2

@@ -53,7 +53,7 @@ _short.maxstring = _short.maxother = _short.maxlong = 80
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A dataclass or enum value whose class cannot be imported here: its fields are readable by name."""
+    """A dataclass or enum value whose class is not known here: its fields are readable by name."""
 
     class_id: str
     fields: dict[str, Any]
@@ -63,7 +63,7 @@ class Record:
 
     def described(self) -> str:
         """What this is, for errors."""
-        return f"a {self.class_id}, which cannot be imported here"
+        return f"a {self.class_id}, which is not known here (import its module first)"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self.fields:

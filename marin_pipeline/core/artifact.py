@@ -13,11 +13,12 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, NewType, Protocol, TypeVar, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Any, Generic, NewType, Protocol, TypeVar, get_args, get_origin
 
 from marin_pipeline.core.annotations import UNIONS, describe
 from marin_pipeline.core.canonical import Reference, Tree
 from marin_pipeline.core.errors import DeclarationError, InputError, NotRunError
+from marin_pipeline.core.paths import relative_path
 from marin_pipeline.core.resources import Resources
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ LONGEST_NAME = 200
 """Characters: it is part of a path."""
 
 NAME = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class FileEntry(Protocol):
@@ -71,18 +71,6 @@ class Output(Protocol):
     def url(self, path: str) -> str:
         """Where `path` of the output lies in its store."""
         ...
-
-
-def relative_path(path: str) -> str:
-    """`path` if it stays inside the folder that it is relative to.
-
-    Raises:
-        DeclarationError: for an empty or absolute path, or one with `..`.
-    """
-    pure = PurePosixPath(path)
-    if not path or pure.is_absolute() or ".." in pure.parts or str(pure) == ".":
-        raise DeclarationError(f"{path!r} is not a path inside an output; give one relative to it, without '..'")
-    return str(pure)
 
 
 class Artifact(Reference, Generic[T_co]):
@@ -436,40 +424,3 @@ class LocalFile(File):
 
     def __repr__(self) -> str:
         return f"<local file {self.name} {self._sha256[:8]}>"
-
-
-class Secret(Reference):
-    """A value that only the environment knows. Its name is in the key; its value is never written.
-
-    Raises:
-        DeclarationError: for what cannot be a variable's name, such as a token itself; the message does not show it.
-    """
-
-    holds_content: ClassVar[bool] = False
-
-    def __init__(self, name: str) -> None:
-        if not _VARIABLE.fullmatch(name):
-            raise DeclarationError(
-                'Secret(...) takes the name of an environment variable, as in Secret("HF_TOKEN"), and what was given '
-                "cannot be one; export the value under a name"
-            )
-        self.name = name
-        """Name of the environment variable."""
-
-    @property
-    def value(self) -> str:
-        """The value, read from the environment of the running step.
-
-        Raises:
-            InputError: when the variable is not set.
-        """
-        found = os.environ.get(self.name)
-        if not found:
-            raise InputError(f"the secret {self.name} is not set; export {self.name}=... where the step runs")
-        return found
-
-    def canonical(self, path: str) -> Tree:
-        return {"~secret": self.name}
-
-    def __repr__(self) -> str:
-        return f"<secret {self.name}>"

@@ -1,7 +1,10 @@
 """Canonical trees read back: the values that a step gets where it runs, and the value that it returned.
 
 A tree says what it is by its tags, never how to make it: only dataclasses and enums of the identity that it names are
-made, and what cannot be imported is readable as a `Record`.
+made. A value that was read from a store may be anybody's, and names its classes itself; to import a module runs its
+code. So of such a value only those classes are made that the annotation names, and those of modules that this process
+has loaded already; another one is readable as a `Record`. The arguments of a task, which this process was given to run,
+may name any module that can be imported.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import importlib
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,7 @@ from marin_pipeline.core.annotations import parts_of
 from marin_pipeline.core.arguments import Record, check, coerce, construct, frozen
 from marin_pipeline.core.canonical import TAG, Tree, class_id, fields_of, is_mapping, is_sequence
 from marin_pipeline.core.dtypes import dtype_named
-from marin_pipeline.core.errors import DeclarationError
+from marin_pipeline.core.errors import DeclarationError, MarinError
 from marin_pipeline.core.marks import MISSING, annotations_of, plain
 from marin_pipeline.core.projects import module_id
 
@@ -29,17 +33,27 @@ ReadReference = Callable[[Mapping[str, Tree], str], Any]
 """Reads a tree with a reference tag (`~artifact`, `~file`, `~secret`); its second argument is the path."""
 
 
-def decode(tree: Tree, annotation: Any, path: str, reference: ReadReference | None = None) -> Any:
+def decode(
+    tree: Tree, annotation: Any, path: str, reference: ReadReference | None = None, *, importing: bool = False
+) -> Any:
     """The value that `tree` stands for, checked against `annotation`: `decode(encode(x)) == x` for a checked `x`.
 
     Args:
         reference: reads artifacts, files and secrets.
+        importing: whether modules are imported that the tree names: never those of a tree that was read from a store.
 
     Raises:
-        DeclarationError: when it does not fit the annotation.
+        DeclarationError: when it does not fit the annotation, or is no tree that `encode` writes.
     """
     known = {class_id(kind): kind for kind in _classes_of(annotation, set())}
-    return check(_Reader(known, reference).read(tree, path), annotation, path)
+    try:
+        found = _Reader(known, reference, importing).read(tree, path)
+    except MarinError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise DeclarationError(f"{path}: not a value as it is written here ({problem})") from error
+    return check(found, annotation, path)
 
 
 def _classes_of(annotation: Any, seen: set[Any]) -> Iterator[type]:
@@ -62,6 +76,7 @@ class _Reader:
     known: Mapping[str, type]
     """Classes that the annotation names, by identity."""
     reference: ReadReference | None
+    importing: bool
 
     def read(self, tree: Tree, path: str) -> Any:
         if is_sequence(tree):
@@ -111,16 +126,22 @@ class _Reader:
         if identity in self.known:
             return self.known[identity]
         module, _, qualname = identity.partition(":")
+        found = self._find_module(module)
+        for name in qualname.split("."):
+            # Not by getattr: a package may import what it is asked for.
+            found = getattr(found, "__dict__", {}).get(name)
+        return found if _is_kind(found) and class_id(found) == identity else None
+
+    def _find_module(self, module: str) -> Any:
         main = sys.modules.get("__main__")
         file = getattr(main, "__file__", None)
-        try:
-            is_main = file is not None and module_id(Path(file)) == module
-            found: Any = main if is_main else importlib.import_module(module.replace("/", "."))
-            for name in qualname.split("."):
-                found = getattr(found, name)
-        except (ImportError, AttributeError, ValueError, TypeError):
-            return None
-        return found if _is_kind(found) and class_id(found) == identity else None
+        if file is not None and module_id(Path(file)) == module:
+            return main
+        name = module.replace("/", ".")
+        if self.importing and name not in sys.modules:
+            with suppress(ImportError, ValueError, TypeError):
+                importlib.import_module(name)
+        return sys.modules.get(name)
 
 
 def _is_kind(found: Any) -> bool:

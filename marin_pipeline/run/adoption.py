@@ -16,6 +16,7 @@ from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.canonical import Tree, digest, dumps, encode
 from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError, StoreError, UsageError
 from marin_pipeline.core.key import key_of
+from marin_pipeline.core.paths import problem_with
 from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
@@ -95,6 +96,8 @@ def _files(path: Path) -> dict[str, Path]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     if stat.S_ISREG(mode):
+        if problem := problem_with(path.name):
+            raise UsageError(f"{str(path)!a}: {problem}")
         return {path.name: path}
     if not stat.S_ISDIR(mode):
         kind = "a link; give what it points to" if stat.S_ISLNK(mode) else "neither a file nor a folder"

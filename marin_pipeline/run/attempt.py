@@ -19,6 +19,7 @@ from marin_pipeline.core.artifact import LocalFile
 from marin_pipeline.core.canonical import dumps, encode
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, Stopped, StoreError
 from marin_pipeline.core.reading import decode
+from marin_pipeline.core.secrets import guarding, redacted
 from marin_pipeline.core.source import CodeDigest
 from marin_pipeline.core.step import Declaration, Step
 from marin_pipeline.run import surroundings
@@ -27,9 +28,10 @@ from marin_pipeline.run.fingerprint import fingerprint
 from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
+from marin_pipeline.store.guard import refuse_secret_in, refuse_secrets
 from marin_pipeline.store.kept_files import keep_file
 from marin_pipeline.store.manifest import VALUE, build_manifest
-from marin_pipeline.store.objects import FULL, DiskFull, NoAnswer, ObjectStore, explain_os_error
+from marin_pipeline.store.objects import FULL, DiskFull, FileToPublish, NoAnswer, ObjectStore, explain_os_error
 from marin_pipeline.store.pages import write_manifest
 
 ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/", "marin_pipeline/store/")
@@ -99,10 +101,24 @@ def run_attempt(
     Args:
         step: the step, where it is at hand; else it is imported as the task says.
     """
-    step = step or find_step(task.target)
+    with guarding(task.secrets):
+        return _run(objects, task, step or find_step(task.target), map_runner, report, is_stopping)
+
+
+def _run(
+    objects: ObjectStore,
+    task: Task,
+    step: Step[Any, Any],
+    map_runner: Callable[[Sequence[Task]], None],
+    report: Callable[[dict[str, Any]], None],
+    is_stopping: Callable[[], bool],
+) -> Finished:
     references = References(objects, task.inputs)
     annotations = step.annotations
-    arguments = {name: decode(tree, annotations.get(name, Any), name, references) for name, tree in task.call.items()}
+    arguments = {
+        name: decode(tree, annotations.get(name, Any), name, references, importing=True)
+        for name, tree in task.call.items()
+    }
     declaration = Declaration(step, arguments, CodeDigest(task.code, (), task.files))
     if declaration.key != task.key:
         raise InputError(
@@ -123,6 +139,7 @@ def run_attempt(
     if (context.out / VALUE).exists():
         raise InputError(f"{step.where}: wrote {VALUE}, which is kept for the returned value; use another name")
     tree = dumps(encode(value, f"{step.where}: the returned value"))
+    refuse_secret_in(tree, f"{step.where}: the returned value")
     try:
         (context.out / VALUE).write_bytes(tree)
     except OSError as error:
@@ -151,14 +168,16 @@ def _keep_files(objects: ObjectStore, arguments: Mapping[str, Any]) -> None:
     }
     for file in files.values():
         file.refuse_changed()
+        refuse_secrets([FileToPublish(file.name, file.path, file.size)], "the local file")
         keep_file(objects, file.path, file.sha256, file.size)
         file.refuse_changed()
 
 
 def describe_failure(error: BaseException, task: Task) -> Failed:
-    """Why `error` ended a task, classed, with the step's own traceback."""
+    """Why `error` ended a task, classed, with the step's own traceback; the secrets in it by name."""
     try:
-        return _described(error, task)
+        found = _described(error, task)
+        return replace(found, message=redacted(found.message), traceback=redacted(found.traceback))
     except BaseException as second:  # noqa: BLE001 - an error may raise another when it is asked what it is
         return Failed("user", f"a {type(error).__qualname__}, which cannot be shown ({type(second).__qualname__})", "")
 

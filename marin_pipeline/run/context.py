@@ -10,10 +10,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, TypeVar, overload
 
-from marin_pipeline.core.artifact import Artifact, Output, content_digest, relative_path
+from marin_pipeline.core.artifact import Artifact, Output, content_digest
 from marin_pipeline.core.context import ShardResult
 from marin_pipeline.core.errors import DeclarationError, InputError, Stopped, StoreError
 from marin_pipeline.core.marks import annotations_of
+from marin_pipeline.core.paths import relative_path
+from marin_pipeline.core.secrets import redacted
 from marin_pipeline.core.step import Declaration
 from marin_pipeline.run.chains import nearest_state
 from marin_pipeline.run.shards import StoredShard, plan_shards, read_shard, run_shard
@@ -157,8 +159,9 @@ class RunContext:
         self._last_report = now
         # Numbers of numpy and jax are made plain here, where the step's own line is in the traceback of what is no
         # number.
-        plain = {name: float(value) for name, value in figures.items()}
-        self._report({"event": "progress", "done": int(done), "total": int(total), "unit": unit, "figures": plain})
+        plain = {redacted(name): float(value) for name, value in figures.items()}
+        told = {"done": int(done), "total": int(total), "unit": redacted(unit), "figures": plain}
+        self._report({"event": "progress", **told})
 
     def log(self, message: str) -> None:
         """Write a line to the step's log."""

@@ -7,32 +7,33 @@ from __future__ import annotations
 
 import _thread
 import copy
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from marin_pipeline.core import projects
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
+from marin_pipeline.core.errors import CorruptOutput, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.grid import Grid, flattened
+from marin_pipeline.core.secrets import redacted
 from marin_pipeline.core.step import Step
+from marin_pipeline.run.disclosure import refuse_disclosed
 from marin_pipeline.run.earlier import EarlierResults
+from marin_pipeline.run.options import Options, default_prefix, given_substitutes
 from marin_pipeline.run.outcome import Notice, Settled
-from marin_pipeline.run.plan import CodePolicy, Plan, Policy, few, is_drifted, plan
+from marin_pipeline.run.plan import Plan, Policy, few, is_drifted, plan
 from marin_pipeline.run.recorder import Recorder
-from marin_pipeline.run.transfer import Budget, Transfers, bytes_of, transfers_of
+from marin_pipeline.run.transfer import Budget, Transfers, transfers_of
 from marin_pipeline.store.commit import Look, look, look_many
-from marin_pipeline.store.lease import LIFE
 from marin_pipeline.store.location import HERE, machine_region
 from marin_pipeline.store.names import owner, resolve
 from marin_pipeline.store.objects import ObjectStore, open_objects, shown_url
@@ -44,65 +45,6 @@ if TYPE_CHECKING:
     from marin_pipeline.run.screen import Screen
 
 T = TypeVar("T")
-
-DEFAULT_PREFIX = "marin-store"
-
-
-def default_prefix() -> str:
-    """`MARIN_PREFIX`, else `./marin-store`."""
-    return os.environ.get("MARIN_PREFIX") or DEFAULT_PREFIX
-
-
-def given_substitutes() -> tuple[str, ...]:
-    """The prefixes in `MARIN_SUBSTITUTES`, which are separated by commas."""
-    return tuple(each.strip() for each in os.environ.get("MARIN_SUBSTITUTES", "").split(",") if each.strip())
-
-
-def lease_life() -> float:
-    """Seconds without a beat after which a lease may be taken over: `MARIN_LEASE_SECONDS`, else 30."""
-    given = os.environ.get("MARIN_LEASE_SECONDS")
-    try:
-        return float(given) if given else LIFE
-    except ValueError:
-        raise UsageError(f"MARIN_LEASE_SECONDS={given!r}: must be a number of seconds") from None
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run; none of it is in a key."""
-
-    prefix: str | None = None
-    """Root of the store; by default `MARIN_PREFIX`, else `./marin-store`."""
-    backend: str = "local"
-    """`local` (worker processes) or `inline` (this process)."""
-    only: Sequence[str] = ()
-    """Names of the steps that may run; the others must be done already."""
-    until: Sequence[str] = ()
-    """Names of the steps to stop at: they and what they need."""
-    force: Sequence[str] = ()
-    """Names of the steps to run again though they are done."""
-    code: CodePolicy = "stop"
-    """What to do where an output was made by other code than the present one."""
-    reason: str = ""
-    """Recorded with what `force` and `code` do."""
-    max_parallel: int | None = None
-    """Steps at once, at most."""
-    fail_fast: bool = False
-    """Start nothing new after a failure."""
-    substitutes: Sequence[str] = ()
-    """Prefixes of other stores that are looked in, in order, for what is missing, besides those in
-    `MARIN_SUBSTITUTES`; they are only read.
-    """
-    max_transfer: str | int | None = field(default_factory=lambda: os.environ.get("MARIN_MAX_TRANSFER") or None)
-    """Bytes that a run brings from afar at most, as in `10GB`: more is refused before anything runs."""
-    lease_life: float = field(default_factory=lease_life)
-    """Seconds without a beat after which another run's lease is taken over."""
-
-    @property
-    def limit(self) -> int | None:
-        """`max_transfer` in bytes."""
-        given = self.max_transfer
-        return bytes_of(given, "--max-transfer") if isinstance(given, str) else given
 
 
 @dataclass(frozen=True)
@@ -174,7 +116,7 @@ class Session:
         """
         if not targets:
             raise UsageError("nothing to run: main() was given no artifact")
-        options = _checked(options)
+        options = options.checked()
         owner()  # refused here, and not when all is done
         graph = Graph(targets)
         selected = frozenset(graph.select(name).key for name in options.only) if options.only else None
@@ -190,6 +132,7 @@ class Session:
                 raise UsageError(f"{name} is asked for, and left out by --until or --only; leave one of them away")
         for node in part.nodes.values():
             _refuse_redefined(node)
+        refuse_disclosed(graph)
         objects = open_objects(options.prefix or default_prefix())
         if options.backend not in ("local", "inline"):
             raise UsageError(f"--backend {options.backend}: there are local and inline")
@@ -198,7 +141,7 @@ class Session:
                 f"--prefix {objects.url}: a store in memory is seen by this process only; add --backend inline"
             )
         policy = Policy(force, options.code, selected)
-        return cls(part, objects, policy, options, experiment, title or experiment)
+        return cls(part, objects, policy, options, experiment, redacted(title or experiment))
 
     def looks(self) -> dict[str, Look]:
         """One look at the store for the whole graph."""
@@ -292,15 +235,17 @@ class Session:
         from marin_pipeline.run.backends.local import LocalBackend
         from marin_pipeline.run.origin import RunOrigin
         from marin_pipeline.run.scheduler import STOP_PATIENCE, Scheduler
+        from marin_pipeline.store.conditions import writable
 
-        if any(each.commit is None for each in looks.values()):
-            _check_writable(self.objects)
-        origin = RunOrigin(self.objects, self.graph)
+        objects = self.objects
+        if self.policy.force or any(each.commit is None for each in looks.values()):
+            objects = writable(objects, single_writer=self.options.single_writer)
+        origin = RunOrigin(objects, self.graph)
         is_inline = self.options.backend == "inline"
-        backend = InlineBackend(self.objects) if is_inline else LocalBackend(self.options.max_parallel)
+        backend = InlineBackend(objects) if is_inline else LocalBackend(self.options.max_parallel)
         scheduler = Scheduler(
             self.graph,
-            self.objects,
+            objects,
             backend,
             looks=looks,
             policy=self.policy,
@@ -322,21 +267,6 @@ class Session:
             origin.close()
         seconds = time.monotonic() - clock
         return RunResult(self.graph, self.objects, settled, scheduler.failures, scheduler.interrupted, seconds)
-
-
-def _checked(options: Options) -> Options:
-    for name in ("only", "until", "force", "substitutes"):
-        given = getattr(options, name)
-        options = replace(options, **{name: (given,) if isinstance(given, str) else tuple(given)})
-    if options.code not in get_args(CodePolicy):
-        raise UsageError(f"code={options.code!r}: there are {', '.join(get_args(CodePolicy))}")
-    if options.max_parallel is not None and options.max_parallel < 1:
-        raise UsageError(f"--max-parallel {options.max_parallel}: must be 1 or more")
-    if options.limit is not None and options.limit < 0:
-        raise UsageError(f"--max-transfer {options.max_transfer}: must be 0 or more")
-    if not 0.1 <= options.lease_life <= 86_400:
-        raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be from 0.1 to 86400")
-    return options
 
 
 def _refuse_redefined(node: Node) -> None:
@@ -364,15 +294,6 @@ def _restricted(graph: Graph, ends: Sequence[str]) -> Graph:
     part.targets = list(ends)
     part.nodes = {key: node for key, node in graph.nodes.items() if key in needed}
     return part
-
-
-def _check_writable(objects: ObjectStore) -> None:
-    probe = f"tmp/1d/probe-{os.urandom(16).hex()}"
-    try:
-        objects.create(probe, b"")
-        objects.delete(probe)
-    except StoreError as error:
-        raise StoreError(str(error).replace(f"/{probe}", "", 1)) from error
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from marin_pipeline.core.secrets import redacted
+
 LIBRARIES = (
     "datasets",
     "draccus",
@@ -72,7 +74,8 @@ def fingerprint(devices: bool = True) -> Mapping[str, Any]:
     """
     found = dict(_machine())
     found["processors"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found["flags"] = {name: os.environ[name] for name in ("XLA_FLAGS", "NPROC", "JAX_PLATFORMS") if name in os.environ}
+    flags = {name: os.environ[name] for name in ("XLA_FLAGS", "NPROC", "JAX_PLATFORMS") if name in os.environ}
+    found["flags"] = {name: redacted(value) for name, value in flags.items()}
     jax = sys.modules.get("jax")
     if devices and jax is not None:
         found["devices"] = [f"{device.platform}:{device.device_kind}" for device in jax.devices()]

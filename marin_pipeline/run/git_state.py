@@ -12,7 +12,9 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from marin_pipeline.core.secrets import redacted, redactor
 from marin_pipeline.store.origins import Git
 
 SECONDS = 10.0
@@ -21,7 +23,6 @@ SECONDS = 10.0
 LONGEST_PATCH = 2**20
 """Bytes."""
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[^/@]*@)?([^/?#][^?#]*)", re.IGNORECASE)
 _SHORT_URL = re.compile(r"(?:([^/@:]*)@)?([A-Za-z0-9.-]+):([^?#]+)")
 """As in `git@host:path`."""
 
@@ -41,14 +42,19 @@ def git_state(folder: Path) -> Git | None:
     branch = git.text("symbolic-ref", "--quiet", "--short", "HEAD").strip()
     remote = git.text("config", "--get", f"branch.{branch}.remote").strip() if branch else ""
     url = git.text("config", "--get", f"remote.{remote or 'origin'}.url").strip()
-    return Git(lines[0], without_credentials(url), branch or None, patch, root, note)
+    place = without_credentials(url)
+    return Git(lines[0], place and redacted(place), redacted(branch) or None, patch, root, note)
 
 
 def without_credentials(url: str) -> str | None:
     """A remote's URL without user, password and query; None for what is no place on a network."""
-    found = _URL.fullmatch(url)
-    if found is not None:
-        return None if found[1].lower() == "file" else f"{found[1]}://{found[2]}"
+    if "://" in url:
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            return None
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{host}{parts.path}" if host and parts.scheme != "file" else None
     found = _SHORT_URL.fullmatch(url)
     if found is None:
         return None
@@ -64,6 +70,9 @@ def _patch(git: _Git) -> tuple[str | None, str]:
         return None, "git did not say what was changed"
     if len(data) > LONGEST_PATCH:
         return None, f"the patch is longer than {LONGEST_PATCH >> 10} KiB"
+    known = redactor()
+    if known and (found := known.find(data)):
+        return None, f"the patch holds the value of the secret {found}"
     try:
         return data.decode("utf-8"), ""
     except UnicodeDecodeError:

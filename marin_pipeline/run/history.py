@@ -11,6 +11,7 @@ from functools import partial
 
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput
+from marin_pipeline.core.secrets import redacted_tree
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, is_dead
 from marin_pipeline.store.names import keep_name
@@ -54,7 +55,7 @@ class RunRecord:
         """The bytes that are written."""
         process = None if self.process is None else asdict(self.process)
         tree = {name: value for name, value in vars(self).items() if name != "stopped" or value}
-        return dumps({"schema": 1, **tree, "process": process})
+        return dumps(redacted_tree({"schema": 1, **tree, "process": process}))
 
 
 def run_stem(started: str) -> str:

@@ -13,13 +13,14 @@ import typing
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from marin_pipeline.core.annotations import UNIONS, describe, substituted, type_arguments
+from marin_pipeline.core.annotations import UNIONS, describe, parts_of, substituted, type_arguments
 from marin_pipeline.core.arguments import check
 from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.canonical import Reference, children, is_mapping, is_record, is_sequence
 from marin_pipeline.core.errors import DeclarationError, UsageError
 from marin_pipeline.core.graph import Graph, Node, rebuild
 from marin_pipeline.core.marks import annotations_of, plain
+from marin_pipeline.core.secrets import Secret
 
 _OVERRIDE = re.compile(r"(?P<name>[^.=]+)(?P<path>(?:\.[A-Za-z_]\w*|\[[^\]]+\])+)=(?P<value>.*)", re.DOTALL)
 _PART = re.compile(r"\.([A-Za-z_]\w*)|\[([^\]]+)\]")
@@ -95,6 +96,11 @@ def _replace_argument(node: Node, arguments: dict[str, Any], override: Override)
 
 def _replaced(value: Any, annotation: Any, path: Sequence[str], text: str, where: str) -> Any:
     """`value` with what stands at `path` replaced by what `text` says."""
+    if not path and (isinstance(value, Secret) or Secret in (plain(annotation), *parts_of(plain(annotation)))):
+        raise UsageError(
+            f"{where} takes a secret, which is never given on the command line: that is kept in histories and records; "
+            'export the value under a name, and pass Secret("NAME") in the experiment'
+        )
     if isinstance(value, Reference):
         raise DeclarationError(
             f"{where} is {value!r}; override the arguments of the step that makes it, or edit the experiment"

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from marin_pipeline.core.artifact import Artifact, LocalFile, OutputFile, Secret
+from marin_pipeline.core.artifact import Artifact, LocalFile, OutputFile
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError
 from marin_pipeline.core.reading import decode
+from marin_pipeline.core.secrets import Secret
 from marin_pipeline.core.step import Declaration
 from marin_pipeline.run.explain import changes, code_text, compare_code, shown
 from marin_pipeline.run.task import Target, find_step

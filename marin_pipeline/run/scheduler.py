@@ -17,15 +17,17 @@ from functools import partial
 
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
 from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.core.secrets import redacted
 from marin_pipeline.run.attempt import Failed, describe_failure
 from marin_pipeline.run.backends.base import Backend, Event
 from marin_pipeline.run.calls import Calls
 from marin_pipeline.run.code_lock import with_accepted
+from marin_pipeline.run.disclosure import remove_leftovers
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.fetching import Fetching
 from marin_pipeline.run.frontier import Frontier
 from marin_pipeline.run.keeper import LeaseKeeper
-from marin_pipeline.run.limits import is_held_back
+from marin_pipeline.run.limits import PATIENCE, TAKEN_OVER, is_held_back
 from marin_pipeline.run.origin import RunOrigin
 from marin_pipeline.run.outcome import Notice, Settled, why_blocked
 from marin_pipeline.run.pending import Attempt, Ready
@@ -50,12 +52,6 @@ POLL_CALLS = 0.01
 
 WAIT = 1.0
 """Seconds between two looks at a lease that somebody else holds, at most."""
-
-TAKEN_OVER = 5
-"""How often a step is begun again whose lease another run has taken over."""
-
-PATIENCE = (1, 2, 5, 15, 60, 60, 60)
-"""Seconds between the tries to commit what was made, while the store does not answer."""
 
 
 class Scheduler:
@@ -168,6 +164,8 @@ class Scheduler:
             given = [ready.waiting.lease for ready in self._claiming if ready.waiting.lease is not None]
             for lease in [*given, *(attempt.lease for attempt in self._attempts.values())]:
                 lease.release()
+            for attempt in self._attempts.values():
+                remove_leftovers(self._objects, attempt.task)
             self._keeper.close()
         return self._frontier.ended({attempt.node.key for attempt in self._attempts.values()})
 
@@ -372,6 +370,8 @@ class Scheduler:
     def _end(self, attempt: Attempt) -> None:
         del self._attempts[attempt.task.attempt]
         self._keeper.forget(attempt.lease)
+        if attempt.commit is None:
+            remove_leftovers(self._objects, attempt.task)
 
     # Publishing ------------------------------------------------------------------------------------------------------
 
@@ -443,7 +443,7 @@ class Scheduler:
     def _failed_before(self, node: Node, error: MarinError) -> None:
         """The store did not let a step begin; the others go on."""
         kind = "infrastructure" if isinstance(error, StoreError) else "user"
-        self._fail(node, Failed(kind, str(error), ""), 0.0, None)
+        self._fail(node, Failed(kind, redacted(str(error)), ""), 0.0, None)
 
     def _fail(self, node: Node, failed: Failed, seconds: float, log: str | None) -> None:
         self.failures.append((node, failed))

@@ -411,5 +411,13 @@ def choose_screen(verbosity: int, stream: TextIO | None = None) -> Screen:
     if where.isatty():
         from rich.console import Console
 
-        return TerminalScreen(Console(file=where), verbosity)
+        return TerminalScreen(Console(file=_apart(where)), verbosity)
     return LineScreen(verbosity, where)
+
+
+def _apart(stream: TextIO) -> TextIO:
+    """A stream to the same place under a descriptor of its own: a step in this process may have the other one moved."""
+    try:
+        return open(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors="replace")
+    except OSError:  # a stream without a descriptor
+        return stream

@@ -14,10 +14,11 @@ from typing import Any, BinaryIO, Generic, Literal, TextIO, TypeVar, overload
 
 from marin_pipeline.core.arguments import check, classes_in, references
 from marin_pipeline.core.artifact import Artifact, File, LocalFile, Output, OutputFile
-from marin_pipeline.core.canonical import Form, Reference, Tree, digest, encode
+from marin_pipeline.core.canonical import Form, Reference, Tree, digest, dumps, encode
 from marin_pipeline.core.errors import CorruptOutput, DeclarationError, StoreError
 from marin_pipeline.core.marks import annotations_of, marks_of
 from marin_pipeline.core.reading import decode
+from marin_pipeline.core.secrets import guarding
 from marin_pipeline.core.source import CodeDigest
 from marin_pipeline.core.step import file_of, function_digest
 from marin_pipeline.run import surroundings
@@ -25,7 +26,8 @@ from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find, target_of, write_call
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name
-from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
+from marin_pipeline.store.guard import refuse_secret_in
+from marin_pipeline.store.manifest import Entry, Manifest, build_manifest, entries_of
 from marin_pipeline.store.objects import NoAnswer, ObjectStore, put
 from marin_pipeline.store.output import FileSet
 from marin_pipeline.store.sealed import seal, unseal
@@ -159,6 +161,9 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
             "salt": step.salt,
             "call": encode({names[1]: item, **kept}, fn.__qualname__, Form(reference=_by_content)),
         }
+        call = write_call({names[1]: item, **shared})
+        if step.secrets:
+            refuse_secret_in(dumps(call), f"ctx.map: an argument of {fn.__qualname__}, for item {index},")
         attempt = attempt_name()
         tasks.append(
             Task(
@@ -169,11 +174,12 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
                 id=step.id,
                 key=digest(identity),
                 attempt=attempt,
-                call=write_call({names[1]: item, **shared}),
+                call=call,
                 inputs=step.inputs,
                 files=codes[classes].files,
                 salt=step.salt,
                 name=f"{step.name}[{index}]",
+                secrets=step.secrets,
             )
         )
     return tasks
@@ -219,7 +225,7 @@ def read_shard(objects: ObjectStore, key: str, annotation: Any, *, taken: bool =
         tree = unseal(found.data)
         if tree.get("key", key) != key:
             raise ValueError(f"it is that of the shard {tree['key'][:8]}")
-        manifest = Manifest(tuple(map(Entry.from_tree, tree["files"])))
+        manifest = Manifest(entries_of(tree["files"]))
         return StoredShard(objects, key, manifest, tree["value"], annotation)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptOutput(
@@ -246,6 +252,13 @@ def run_shard(
     record = layout.shard_record(task.key)
     if objects.read(record) is not None:
         return
+    with guarding(task.secrets):
+        _compute(objects, task, record, call)
+
+
+def _compute(
+    objects: ObjectStore, task: Task, record: str, call: tuple[Callable[..., Any], Any, Mapping[str, Any]] | None
+) -> None:
     function, item, arguments = call or _read_call(objects, task)
     hints = annotations_of(function)
     path = f"{layout.shard(task.key)}/{task.attempt}"
@@ -263,7 +276,9 @@ def run_shard(
         value = check(returned, hints.get("return", Any), what)
         manifest = build_manifest(objects, folder, path, {}, streams.finished())
         record_of = {"key": task.key, "attempt": task.attempt}
-        data = seal({**record_of, "value": encode(value, what), "files": manifest.tree()["files"]})
+        tree = encode(value, what)
+        refuse_secret_in(dumps(tree), what.removesuffix(" returned") + ": the returned value")
+        data = seal({**record_of, "value": tree, "files": manifest.tree()["files"]})
         ours = put(objects, record, data).data == data
     except NoAnswer:
         raise  # the record may be there, or come yet: then the files are what it speaks of
@@ -279,6 +294,8 @@ def _read_call(objects: ObjectStore, task: Task) -> tuple[Callable[..., Any], An
     function = find(task.target)
     hints = annotations_of(function)
     references = References(objects, task.inputs)
-    arguments = {name: decode(tree, hints.get(name, Any), name, references) for name, tree in task.call.items()}
+    arguments = {
+        name: decode(tree, hints.get(name, Any), name, references, importing=True) for name, tree in task.call.items()
+    }
     item = arguments.pop(function.__code__.co_varnames[1])
     return function, item, arguments

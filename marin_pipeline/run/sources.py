@@ -14,6 +14,7 @@ from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.graph import Graph
 from marin_pipeline.core.projects import DISTRIBUTION, own_parts, real_path, root_of, third_party
 from marin_pipeline.core.source import SourceStamp, content_of, read_source
+from marin_pipeline.run.disclosure import refuse_in_code
 from marin_pipeline.store.snapshots import Snapshot
 
 _OWN_PACKAGES = ("marin_pipeline", "steps")
@@ -24,7 +25,7 @@ class Sources:
     """The files of code that a graph rests on.
 
     Raises:
-        InputError: when a file was edited after it was digested.
+        InputError: when a file was edited after it was digested, or holds a secret.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -41,8 +42,8 @@ class Sources:
         """Of the project that is run: where its program lies, else its first step; absolute, without links."""
         self._others: dict[str, int] = {}
         self._digested = {path: content_of(stamp) for path, stamp in stamps.items()}
-        for path in self._digested:  # other projects are numbered in the order of the graph
-            self.place(path)
+        for path, data in self._digested.items():  # other projects are numbered in the order of the graph
+            refuse_in_code(self.place(path), data)
 
     def place(self, path: str) -> str:
         """What a file is called in the snapshot.
@@ -70,6 +71,7 @@ class Sources:
             place = self.place(path)
             if place not in found:
                 found[place] = read_source(Path(path))
+                refuse_in_code(place, found[place])
         return Snapshot(found)
 
     def _around(self) -> Iterator[str]:

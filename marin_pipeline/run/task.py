@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from marin_pipeline.core import projects
-from marin_pipeline.core.artifact import Artifact, LocalFile, Output, OutputFile, Secret
+from marin_pipeline.core.artifact import Artifact, LocalFile, Output, OutputFile
 from marin_pipeline.core.canonical import Form, Reference, Tree, digest, encode
 from marin_pipeline.core.errors import DeclarationError, InputError, StoreError
 from marin_pipeline.core.graph import Node
+from marin_pipeline.core.secrets import Secret, secret_names
 from marin_pipeline.core.source import SourceStamp
 from marin_pipeline.core.step import Step
 from marin_pipeline.store import layout
@@ -87,6 +88,8 @@ class Task:
     """It gets a process of its own."""
     name: str = ""
     """Of the step on screen."""
+    secrets: tuple[str, ...] = ()
+    """Names of the secrets that it gets; a shard has those of its step."""
 
     def tree(self) -> Tree:
         """The task as JSON values."""
@@ -97,7 +100,15 @@ class Task:
         """Read a task back."""
         inputs = {key: InputAt(*each) for key, each in tree["inputs"].items()}
         files = tuple(SourceStamp(*each) for each in tree["files"])
-        return cls(**{**tree, "target": Target(**tree["target"]), "inputs": inputs, "files": files})
+        return cls(
+            **{
+                **tree,
+                "target": Target(**tree["target"]),
+                "inputs": inputs,
+                "files": files,
+                "secrets": tuple(tree["secrets"]),
+            }
+        )
 
 
 def inputs_read(node: Node, commits: Mapping[str, Commit]) -> dict[str, InputRecord]:
@@ -133,6 +144,7 @@ def task_of(
     """
     declaration = node.declaration
     read = digest({role: record.output for role, record in inputs.items()})
+    call = write_call(declaration.arguments)
     return Task(
         task=attempt,
         kind="step",
@@ -141,7 +153,7 @@ def task_of(
         id=node.id,
         key=node.key,
         attempt=attempt,
-        call=write_call(declaration.arguments),
+        call=call,
         inputs={key: InputAt(each.id, commit.number, each.name) for key, (each, commit) in commits.items()},
         code=declaration.code.digest,
         files=declaration.code.files,
@@ -150,6 +162,7 @@ def task_of(
         salt=salt,
         jax=node.artifact.resources.jax,
         name=node.name,
+        secrets=secret_names(call),
     )
 
 
@@ -273,7 +286,9 @@ class References:
             size, modified = tree["stamp"]
             return LocalFile(tree["local"], sha256=tree["~file"], stamp=(size, modified))
         if "~secret" in tree:
-            return Secret(tree["~secret"])
+            secret = Secret(tree["~secret"])
+            secret.refuse_short()
+            return secret
         raise DeclarationError(f"{path}: the tag {next(iter(tree))} is not known to this version")
 
     def output(self, key: str) -> Output:

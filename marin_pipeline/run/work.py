@@ -7,11 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from marin_pipeline.core.errors import CorruptOutput, DeclarationError, InputError, StoreError
 from marin_pipeline.store.clock import attempt_name
-from marin_pipeline.store.manifest import Entry, Manifest, build_manifest
+from marin_pipeline.store.manifest import Manifest, build_manifest, entries_of
 from marin_pipeline.store.objects import NoAnswer, ObjectStore, put
 from marin_pipeline.store.output import FileSet
 from marin_pipeline.store.sealed import seal, unseal
@@ -69,9 +70,8 @@ class StoredWork:
             raise InputError(f"ctx.work has no finished part {item!r}; it has {', '.join(self.items()) or 'none'}")
         try:
             tree = unseal(found.data)
-            manifest = Manifest(
-                tuple(Entry.from_tree({**entry, "path": f"part/{entry['path']}"}) for entry in tree["files"])
-            )
+            files = entries_of(tree["files"])
+            manifest = Manifest(tuple(replace(entry, path=f"part/{entry.path}") for entry in files))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptOutput(
                 f"{self._objects.url}/{self._record(item)}: not a record of a part ({error}); "

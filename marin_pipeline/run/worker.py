@@ -15,17 +15,17 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from marin_pipeline.core.errors import Stopped
 from marin_pipeline.run.attempt import Failed, ShardFailed, describe_failure, run_attempt
+from marin_pipeline.run.capture import descriptors_to, log_of
 from marin_pipeline.run.channel import Channel
 from marin_pipeline.run.loaded import watch
 from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
-from marin_pipeline.store import layout
 from marin_pipeline.store.objects import ObjectStore, open_objects
 
 LINE_LOST = 213
@@ -90,28 +90,30 @@ class Worker:
         """Run one task and say how it ended."""
         try:
             objects = open_objects(task.prefix)
-            with captured(objects, task):
-                if task.kind == "shard":
-                    run_shard(objects, task)
-                    self._finished(task, None)
-                    return
-                finished = run_attempt(
-                    objects,
-                    task,
-                    step=None,
-                    map_runner=self.run_shards,
-                    report=lambda event: self.send({**event, "task": task.task}),
-                    is_stopping=self.is_stopping,
-                )
-            self._finished(task, vars(finished))
+            folder, _, name = log_of(task).rpartition("/")
+            with descriptors_to(objects.folder(folder) / name, task.secrets):
+                finished = self._run_here(objects, task)
+            self.send({"event": "finished", "task": task.task, "finished": finished, "clean": _is_clean()})
         except BaseException as error:  # noqa: BLE001 - whatever a step raises is described to the driver, which decides
             failed = describe_failure(error, task).tree()
             self.send({"event": "failed", "task": task.task, "failed": failed, "clean": _is_clean()})
         finally:
             self.listens = False
 
-    def _finished(self, task: Task, finished: dict[str, Any] | None) -> None:
-        self.send({"event": "finished", "task": task.task, "finished": finished, "clean": _is_clean()})
+    def _run_here(self, objects: ObjectStore, task: Task) -> dict[str, Any] | None:
+        """What an attempt made; of a shard nothing, since its record says it."""
+        if task.kind == "shard":
+            run_shard(objects, task)
+            return None
+        finished = run_attempt(
+            objects,
+            task,
+            step=None,
+            map_runner=self.run_shards,
+            report=lambda event: self.send({**event, "task": task.task}),
+            is_stopping=self.is_stopping,
+        )
+        return vars(finished)
 
 
 def _is_clean() -> bool:
@@ -150,41 +152,6 @@ def _children() -> list[int]:
         with contextlib.suppress(OSError):
             found += map(int, task.read_text().split())
     return found
-
-
-@contextlib.contextmanager
-def captured(objects: ObjectStore, task: Task) -> Iterator[None]:
-    """Everything that the task prints goes to its log, whoever prints it: Python, a library in C, a child process."""
-    is_step = task.kind == "step"
-    where = layout.attempt_log(task.id, task.key, task.attempt) if is_step else layout.shard_log(task.key, task.attempt)
-    folder, _, name = where.rpartition("/")
-    path = objects.folder(folder) / name
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    kept = [os.dup(1), os.dup(2)]
-    streams = sys.stdout, sys.stderr
-    try:
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        # Streams of the task's own: it may close them, and a disk that is full fails them without harm to the next
-        # task.
-        sys.stdout, sys.stderr = own = _stream(1), _stream(2)
-        try:
-            yield
-        finally:
-            for stream in own:
-                with contextlib.suppress(OSError, ValueError):
-                    stream.flush()
-            _LIBC.fflush(None)
-    finally:
-        sys.stdout, sys.stderr = streams
-        os.dup2(kept[0], 1)
-        os.dup2(kept[1], 2)
-        for descriptor in (log, *kept):
-            os.close(descriptor)
-
-
-def _stream(descriptor: int) -> TextIO:
-    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def die_with(parent: int) -> None:

@@ -1,30 +1,273 @@
-"""Local files with the bytes of remote objects."""
+"""Local files with the bytes of remote objects, by content, shared by the processes of this machine and by all stores.
+
+Below `MARIN_CACHE` lie `objects/`, each file under the sha256 of its bytes, and `processes/`, a folder a process, with
+links to what it uses: so that what is removed from `objects/` to keep the bound is taken away from nobody. A file comes
+into `objects/` whole and by one link, when its digest was found right on the way down; what a killed process leaves is
+found by nobody, and removed by the next. Bytes that lay there before are hashed at their first use in each process.
+"""
 
 from __future__ import annotations
 
+import errno
 import functools
-import tempfile
-from collections.abc import Sequence
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from marin_pipeline.core.artifact import content_digest
+from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
+from marin_pipeline.store.digests import is_known, note_digest
+from marin_pipeline.store.objects import FULL, DiskFull
+from marin_pipeline.store.own_folder import locked, own_folder
+from marin_pipeline.store.sizes import parse_size
 
 if TYPE_CHECKING:
     from marin_pipeline.store.objects import Wanted
     from marin_pipeline.store.remote_objects import RemoteObjects
 
+BYTES = "20GB"
+"""The bound where `MARIN_CACHE_BYTES` says nothing."""
 
-@functools.cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="marin-fetched-")
+AT_ONCE = 16
+"""Objects that are fetched at the same time."""
+
+LOOK_AGAIN = 50
+"""The size of the whole cache is looked at again after each such part of its bound that was fetched."""
+
+NO_LINKS = (errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Errors of a file system that does not make links, or no more of them: then a copy is made."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def fetched(objects: RemoteObjects, wanted: Sequence[Wanted]) -> list[Path]:
-    """Local files with the objects' bytes."""
-    found: list[Path] = []
-    for each in wanted:
-        target = Path(_folder().name) / objects.url.replace("://", "/") / each.path
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            objects.download(each.path, target)
-        found.append(target)
-    return found
+    """Local files with the objects' bytes, in order; `ObjectStore.fetch` of a remote store.
+
+    Raises:
+        CorruptOutput: when an object has other bytes than were committed.
+        DiskFull: when there is no room for them.
+    """
+    return _cache().fetched(objects, wanted)
+
+
+def cached(objects: RemoteObjects, wanted: Wanted) -> Path | None:
+    """The local file with an object's bytes, when nothing must be fetched for it."""
+    return _cache().cached(objects, wanted)
+
+
+def _cache() -> Cache:
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    where = os.environ.get("MARIN_CACHE") or f"{home}/marin_pipeline"
+    return _cache_at(where, os.environ.get("MARIN_CACHE_BYTES") or BYTES)
+
+
+@functools.cache
+def _cache_at(where: str, size: str) -> Cache:
+    try:
+        return Cache(Path(where).expanduser().absolute(), parse_size(size))
+    except ValueError as error:
+        raise UsageError(f"MARIN_CACHE_BYTES: {error}") from error
+    except RuntimeError as error:
+        raise UsageError(f"MARIN_CACHE {where}: {error}; set it to a folder") from error
+
+
+class Cache:
+    """One folder of files by content."""
+
+    def __init__(self, root: Path, bound: int) -> None:
+        self.root = root
+        self.bound = bound
+        """Bytes of `objects/`, about: what processes use at the moment stays, whatever it takes."""
+        self._lock = threading.Lock()
+        self._unseen = float("inf")
+        self._contents: dict[Path, str] = {}
+
+    def fetched(self, objects: RemoteObjects, wanted: Sequence[Wanted]) -> list[Path]:
+        """Local files with the objects' bytes, in order."""
+        places = [self._place(objects, each) for each in wanted]
+        missing = {place: each for place, each in zip(places, wanted, strict=True) if not _is_there(place, each)}
+        with ThreadPoolExecutor(max(1, min(AT_ONCE, objects.parallel, len(missing)))) as pool:
+            running = [pool.submit(self._provide, objects, place, each) for place, each in missing.items()]
+            try:
+                for each in running:
+                    each.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return places
+
+    def cached(self, objects: RemoteObjects, wanted: Wanted) -> Path | None:
+        """The local file with an object's bytes, when it is there."""
+        place = self._place(objects, wanted)
+        if _is_there(place, wanted) or self._taken(place, wanted):
+            return place
+        return None
+
+    def _place(self, objects: RemoteObjects, each: Wanted) -> Path:
+        """Where this process has an object: below one folder as in the store, so that a folder there is one here."""
+        store = sha256(objects.url.encode()).hexdigest()[:16]
+        place = self._own / store / objects.checked(each.path)
+        if self._contents.setdefault(place, each.sha256) != each.sha256:  # a manifest says otherwise: one is damaged
+            place = self._own / sha256(f"{store} {each.sha256}".encode()).hexdigest()[:16] / each.path
+        return place
+
+    @property
+    def _own(self) -> Path:
+        try:
+            return own_folder(self.root / "processes")
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"{self.root}: no files can be kept there ({error.strerror}); set MARIN_CACHE to a folder of your own"
+        )
+
+    def _kept(self, digest: str) -> Path:
+        return self.root / "objects" / digest[:2] / digest
+
+    def _provide(self, objects: RemoteObjects, place: Path, each: Wanted) -> None:
+        """Have an object at `place`; where the disk is full, in the room of what nobody uses."""
+        for room in (each.size, self.bound):
+            try:
+                if not self._taken(place, each):
+                    with self._fetching(each.sha256):
+                        # Another process may have fetched it meanwhile.
+                        if not self._taken(place, each):
+                            self._make_room(room)
+                            self._fetch(objects, place, each)
+                return
+            except (OSError, DiskFull) as error:
+                if isinstance(error, FileNotFoundError) and error.filename == each.path:
+                    raise
+                if isinstance(error, OSError) and error.errno not in FULL:
+                    raise self._unusable(error) from error
+                full, self._unseen = error, float("inf")
+        raise DiskFull(
+            f"{self.root}: there is no room for {objects.url}/{each.path} ({each.size:,} bytes): the disk is full; "
+            "free some space there, or set MARIN_CACHE to a folder on another disk, and run again"
+        ) from full
+
+    @contextmanager
+    def _fetching(self, digest: str) -> Iterator[None]:
+        """Let no other process fetch the same at the same time: to spare the line; nothing rests on it."""
+        path = self.root / "fetching" / sha256(digest.encode()).hexdigest()
+        path.parent.mkdir(exist_ok=True)
+        try:
+            with locked(path):
+                yield
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _aside(self) -> Iterator[Path]:
+        """A path for a file that nobody sees yet."""
+        path = self._own / "aside" / os.urandom(8).hex()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _taken(self, place: Path, each: Wanted) -> bool:
+        """Have what the cache has, if it is what is wanted; what was damaged is removed."""
+        if not _SHA256.fullmatch(each.sha256):
+            return False
+        kept = self._kept(each.sha256)
+        with self._aside() as aside:
+            try:
+                _link(kept, aside)
+            except FileNotFoundError:
+                return False
+            information = aside.stat()
+            if information.st_size != each.size or content_digest(aside) != each.sha256:
+                kept.unlink(missing_ok=True)
+                return False
+            with suppress(OSError):  # it was used now; if that cannot be said, it only goes sooner
+                os.utime(kept, ns=(time.time_ns(), information.st_mtime_ns))
+            _move(aside, place, each.sha256)
+        return True
+
+    def _fetch(self, objects: RemoteObjects, place: Path, each: Wanted) -> None:
+        """Fetch an object, and let others find it."""
+        with self._aside() as aside, self._aside() as link:
+            digest = objects.download(each.path, aside)
+            size = aside.stat().st_size
+            where, remedy = f"{objects.url}/{each.path}", "run the step that made it again with --force"
+            if size != each.size:
+                raise CorruptOutput(f"{where}: has {size} bytes, but {each.size} were committed; {remedy}")
+            if digest != each.sha256:
+                raise CorruptOutput(f"{where}: its bytes are not those that were committed (sha256 differs); {remedy}")
+            aside.chmod(0o444)
+            kept = self._kept(digest)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            _link(aside, link)
+            os.replace(link, kept)
+            _move(aside, place, digest)
+
+    def _make_room(self, incoming: int) -> None:
+        """Remove what was not used for the longest time, as far as more is there than the bound allows. The whole
+        cache is looked at now and then only, since that takes a moment for each of its files.
+        """
+        with self._lock:
+            self._unseen += incoming
+            if self._unseen <= self.bound / LOOK_AGAIN:
+                return
+            self._unseen = 0.0
+        with locked(self.root / "lock"):
+            found: list[tuple[int, int, str]] = []
+            total = incoming
+            for folder in _scanned(self.root / "objects"):
+                for entry in _scanned(folder):
+                    with suppress(FileNotFoundError):  # damaged, and removed meanwhile
+                        information = entry.stat(follow_symlinks=False)
+                        total += information.st_size
+                        if information.st_nlink == 1:  # else a process uses it, and nothing would be gained
+                            found.append((information.st_atime_ns, information.st_size, entry.path))
+            for _, size, path in sorted(found):
+                if total <= self.bound:
+                    return
+                Path(path).unlink(missing_ok=True)
+                total -= size
+
+
+def _scanned(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_there(place: Path, each: Wanted) -> bool:
+    """Whether the file of an object is at hand, as it was when it was verified."""
+    try:
+        return is_known(place, place.stat(), each.sha256)
+    except OSError:
+        return False
+
+
+def _link(source: Path, target: Path) -> None:
+    """A second name for a file, or a copy where the file system has none."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        shutil.copyfile(source, target)
+        target.chmod(0o444)
+
+
+def _move(aside: Path, place: Path, digest: str) -> None:
+    """Give a file that was verified its place."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(aside, place)
+    note_digest(place, place.stat(), digest)

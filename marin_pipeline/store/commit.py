@@ -16,7 +16,7 @@ from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import Holder, read_lease
-from marin_pipeline.store.objects import ObjectStore, answered, put, shown_url, together
+from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, put, shown_url, together
 from marin_pipeline.store.records import parsed, typed
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
@@ -138,6 +138,7 @@ class Commit:
             tree["unpinned"] = tuple(tree.get("unpinned", ()))
             if tree.keys() != cls.__dataclass_fields__.keys():
                 raise ValueError(f"its fields are {', '.join(sorted(tree))}")
+            _refuse_elsewhere(tree)
             # A plan reads thousands, and the __init__ of a frozen dataclass, which sets each field by a call, takes as
             # long as reading the JSON.
             commit = object.__new__(cls)
@@ -148,6 +149,20 @@ class Commit:
             raise CorruptOutput(f"{where}: {problem}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptOutput(f"{where}: not a commit ({error}); `--force` the step to make it again") from error
+
+
+def _refuse_elsewhere(tree: Mapping[str, Any]) -> None:
+    """What becomes a path must be able to be one: a commit may be anybody's."""
+    if type(tree["number"]) is not int or not layout.is_name(tree["attempt"]) or type(tree["key"]) is not str:
+        raise ValueError("its number, attempt or key is none")
+    source = tree["adopted_from"]
+    if source is not None and not (
+        type(source.number) is int
+        and layout.is_name(source.attempt)
+        and layout.is_id(source.id)
+        and layout.is_key(source.key)
+    ):
+        raise ValueError("what it says to be adopted from is none")
 
 
 @dataclass(frozen=True)
@@ -296,9 +311,24 @@ def _current(
 
 
 def look_many(objects: ObjectStore, keys: Iterable[tuple[str, str]]) -> dict[str, Look]:
-    """What the store says of many (id, key), in one batch; by key."""
+    """What the store says of many (id, key), in one batch; by key.
+
+    Raises:
+        NoAnswer: when the store does not answer one of them: the rest is not asked for.
+    """
     wanted = list(keys)
-    found = together(objects, *(partial(answered, partial(look, objects, id, key)) for id, key in wanted))
+    silence: list[NoAnswer] = []
+
+    def asked(id: str, key: str) -> Look:
+        if silence:
+            raise silence[0]
+        try:
+            return answered(partial(look, objects, id, key))
+        except NoAnswer as error:
+            silence.append(error)
+            raise
+
+    found = together(objects, *(partial(asked, id, key) for id, key in wanted))
     return {key: each for (_, key), each in zip(wanted, found, strict=True)}
 
 

@@ -32,9 +32,9 @@ from yarl import URL
 
 T = TypeVar("T")
 
-CALL_WAITS = (0.1, 0.3, 1.0, 2.0, 4.0)
+CALL_WAITS = (0.1, 0.3, 1.0, 2.0)
 """Seconds between the tries of a call that got no answer; with those who make the call again (`objects.WAITS`) a store
-that refuses connections is given up after half a minute.
+that refuses connections is given up after 20 s.
 """
 
 CALL_SECONDS = 60.0
@@ -247,7 +247,7 @@ class Client:
             problem = f"the server's certificate is not trusted ({_first_line(str(error))})"
             raise StoreError(f"{where}: cannot {doing}: {problem}; check the network and SSL_CERT_FILE") from error
         except (aiohttp.ClientError, ConnectionError) as error:
-            raise Silence(self._plain(str(error) or type(error).__name__)) from error
+            raise Silence(self._plain(str(error).replace(" ssl:default", "") or type(error).__name__)) from error
         except TimeoutError as error:
             raise Silence(self._plain(str(error) or "it took too long")) from error
         except google.auth.exceptions.TransportError as error:
@@ -276,11 +276,9 @@ class Client:
         bucket = where.removeprefix("gs://").partition("/")[0]
         remedy = f"it answered {reply.status}{said and f', {said}'}"
         if reply.status == 404:
-            remedy = (
-                f"there is no bucket {bucket}; check the name, or make it with "
-                f"`gcloud storage buckets create gs://{bucket}`"
-            )
-        elif reply.status == 400 and "requester pays" in said.lower():
+            make = f"`gcloud storage buckets create gs://{bucket}`"
+            raise StoreError(f"gs://{bucket}: there is no such bucket; check the name, or make it with {make}")
+        if reply.status == 400 and "requester pays" in said.lower():
             remedy = "the bucket is requester pays; say who pays with `export FSSPEC_GS_REQUESTER_PAYS=PROJECT`"
         elif reply.status in (401, 403) and self.no_credentials:
             remedy = f"not allowed without credentials, and none were found ({self.no_credentials}); {LOGIN}"

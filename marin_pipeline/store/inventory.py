@@ -100,7 +100,7 @@ def read_states(objects: ObjectStore) -> dict[str, KeyState]:
 def _by_key(objects: ObjectStore) -> Iterator[tuple[str, str, list[ObjectInfo]]]:
     folders: dict[str, tuple[str, str, list[ObjectInfo]]] = {}
     for info in objects.list("steps"):
-        if found := _KEY_FOLDER.fullmatch(info.path):
+        if (found := _KEY_FOLDER.fullmatch(info.path)) and layout.is_id(found[2]):
             folders.setdefault(found[1], (found[2], found[3], []))[2].append(info)
     yield from folders.values()
 

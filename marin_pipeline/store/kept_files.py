@@ -7,7 +7,7 @@ from typing import cast
 
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.canonical import Tree
-from marin_pipeline.core.errors import InputError
+from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.objects import ObjectStore, explain_os_error, holds, put
 
@@ -40,6 +40,42 @@ def keep_file(objects: ObjectStore, file: Path, sha256: str, size: int) -> None:
             _stream(objects, file, path, sha256)
     except OSError as error:
         raise explain_os_error(error, error.filename or file, "keep") from error
+
+
+def copy_file(source: ObjectStore, target: ObjectStore, sha256: str, size: int) -> None:
+    """Copy a file that is kept in one store into another, unless it is there.
+
+    Raises:
+        CorruptOutput: when it is missing, or has other content; nothing is written.
+    """
+    path = layout.kept_file(sha256)
+    if holds(target, path):
+        return
+    where = f"{source.url}/{path}"
+    content, small, writer = ContentHash(), bytearray(), None if size <= SMALL else target.writer(path)
+    try:
+        for block in source.blocks(path):
+            content.update(block)
+            if content.size > size:
+                break
+            if writer is None:
+                small += block
+            else:
+                writer.write(block)
+        if (content.size, content.hexdigest()) != (size, sha256):
+            raise CorruptOutput(f"{where}: is not the file that a step was given; it cannot be taken from there")
+    except BaseException as error:
+        if writer is not None:
+            writer.abort()
+        if isinstance(error, FileNotFoundError):
+            raise CorruptOutput(f"{where}: the file that a step was given is missing") from error
+        if isinstance(error, OSError):
+            raise StoreError(f"{where}: cannot be read ({error.strerror or error})") from error
+        raise
+    if writer is None:
+        put(target, path, bytes(small))
+    else:
+        writer.close()
 
 
 def _stream(objects: ObjectStore, file: Path, path: str, sha256: str) -> None:

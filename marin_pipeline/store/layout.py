@@ -1,15 +1,75 @@
-"""Where everything lies under a prefix. Pure functions from ids and keys to paths; the format is described in
-docs/store.md.
+"""Where everything lies under a prefix. Functions from ids and keys to paths; the format is described in docs/store.md.
+
+Ids, keys and names of attempts may come from a record that somebody else has written: what cannot be one is refused
+here, so that no record leads to a path outside of its place.
 """
 
 from __future__ import annotations
 
+import functools
+import re
+
+from marin_pipeline.core.errors import CorruptOutput
+from marin_pipeline.core.paths import is_path
+
 SHORT = 16
 """Hex digits of a key in paths. Records hold and compare all 64."""
 
+_KEY = re.compile(r"[0-9a-f]{16,64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_OF_OUTPUTS = ("steps/", "shards/", "work/")
+"""Where files of outputs lie; `work/` in a test of a step's function."""
 
+
+def is_of_an_output(path: object) -> bool:
+    """Whether an object may be a file of an output: one of an attempt, of a finished part, or of a shard."""
+    return isinstance(path, str) and path.startswith(_OF_OUTPUTS) and is_path(path)
+
+
+def is_id(id: object) -> bool:
+    """Whether something may be the id of a step."""
+    return is_path(id)
+
+
+def is_key(key: object) -> bool:
+    """Whether something may be a key, or the beginning of one that stands in paths."""
+    return isinstance(key, str) and _KEY.fullmatch(key) is not None
+
+
+def is_name(name: object) -> bool:
+    """Whether something may be one part of a path, such as the name of an attempt."""
+    return isinstance(name, str) and "/" not in name and is_path(name)
+
+
+def _part(name: str, what: str) -> str:
+    if not is_name(name):
+        raise CorruptOutput(f"{name!a}: is no {what}; the record that says so is damaged")
+    return name
+
+
+def _numbered(number: int) -> str:
+    if type(number) is not int or number < 0:
+        raise CorruptOutput(f"{number!a}: is no number of a commit; the record that says so is damaged")
+    return str(number)
+
+
+def _digest(digest: str, what: str) -> str:
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CorruptOutput(f"{digest!a}: is no {what}; the record that says so is damaged")
+    return digest
+
+
+@functools.lru_cache(maxsize=65536, typed=True)
 def step(id: str, key: str) -> str:
-    """Folder of everything about one key."""
+    """Folder of everything about one key.
+
+    Raises:
+        CorruptOutput: for what cannot be an id or a key.
+    """
+    if not is_id(id):
+        raise CorruptOutput(f"{id!a}: is no id of a step; the record that says so is damaged")
+    if not is_key(key):
+        raise CorruptOutput(f"{key!a}: is no key; the record that says so is damaged")
     return f"steps/{id}/{key[:SHORT]}"
 
 
@@ -25,7 +85,7 @@ def lease(id: str, key: str) -> str:
 
 def attempt(id: str, key: str, attempt: str) -> str:
     """Folder of one try: `out/`, `records/`, `log.txt`, `manifest.json`."""
-    return f"{step(id, key)}/attempts/{attempt}"
+    return f"{step(id, key)}/attempts/{_part(attempt, 'name of an attempt')}"
 
 
 def manifest(id: str, key: str, attempt_name: str) -> str:
@@ -40,22 +100,22 @@ def manifest_page(id: str, key: str, attempt_name: str, number: int) -> str:
 
 def commit(id: str, key: str, number: int) -> str:
     """The record that makes an attempt the step's output; written once."""
-    return f"{step(id, key)}/commits/{number}.json"
+    return f"{step(id, key)}/commits/{_numbered(number)}.json"
 
 
 def invalidation(id: str, key: str, number: int) -> str:
     """The record that ends a commit; written once."""
-    return f"{step(id, key)}/invalidations/{number}.json"
+    return f"{step(id, key)}/invalidations/{_numbered(number)}.json"
 
 
 def divergence(id: str, key: str, attempt: str) -> str:
     """The record of an attempt that came second with other bytes."""
-    return f"{step(id, key)}/divergences/{attempt}.json"
+    return f"{step(id, key)}/divergences/{_part(attempt, 'name of an attempt')}.json"
 
 
 def failure(id: str, key: str, attempt: str) -> str:
     """Why an attempt failed."""
-    return f"{step(id, key)}/failures/{attempt}.json"
+    return f"{step(id, key)}/failures/{_part(attempt, 'name of an attempt')}.json"
 
 
 def accepted(id: str, key: str, number: int, code: str) -> str:
@@ -70,7 +130,7 @@ def work(id: str, key: str, code: str, number: int, read: str) -> str:
 
 def shard(key: str) -> str:
     """Folder of one result of `ctx.map`."""
-    return f"shards/{key[:2]}/{key}"
+    return f"shards/{_digest(key, 'key of a shard')[:2]}/{key}"
 
 
 def shard_record(key: str) -> str:
@@ -95,12 +155,12 @@ def attempt_shards(id: str, key: str, attempt_name: str) -> str:
 
 def shard_log(key: str, attempt: str) -> str:
     """What one attempt at a shard printed, where it ran in a process of its own."""
-    return f"{shard(key)}/{attempt}-log/log.txt"
+    return f"{shard(key)}/{_part(attempt, 'name of an attempt')}-log/log.txt"
 
 
 def resolved(digest: str) -> str:
     """The entry of what was made by a step from inputs of these contents, whatever made the inputs."""
-    return f"resolved/{digest[:2]}/{digest}"
+    return f"resolved/{_digest(digest, 'digest')[:2]}/{digest}"
 
 
 def chain(initial: str) -> str:
@@ -115,17 +175,17 @@ def chain_entry(initial: str, step_number: int, key: str) -> str:
 
 def names(owner: str, name: str) -> str:
     """Folder of what a name has stood for, one record a change."""
-    return f"names/{owner}/{name}@"
+    return f"names/{_part(owner, 'owner of a name')}/{name}@"
 
 
 def root(owner: str, name: str, number: int) -> str:
     """The record that keeps what a name, given by a person, stands for."""
-    return f"roots/{owner}/{name}@{number}.json"
+    return f"roots/{_part(owner, 'owner of a name')}/{name}@{_numbered(number)}.json"
 
 
 def root_end(owner: str, name: str, number: int) -> str:
     """The record that takes a root away."""
-    return f"roots/{owner}/{name}@{number}.dropped.json"
+    return f"roots/{_part(owner, 'owner of a name')}/{name}@{_numbered(number)}.dropped.json"
 
 
 def runs(experiment: str) -> str:

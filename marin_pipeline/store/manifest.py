@@ -17,6 +17,9 @@ from typing import Any
 
 from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
+from marin_pipeline.core.paths import is_path, problem_with
+from marin_pipeline.store import layout
+from marin_pipeline.store.guard import refuse_secrets
 from marin_pipeline.store.objects import FileToPublish, ObjectInfo, ObjectStore, Wanted, Written, explain_os_error
 from marin_pipeline.store.records import parsed
 
@@ -44,18 +47,27 @@ class Entry:
         """Read an entry back.
 
         Raises:
-            ValueError, KeyError, TypeError: for what is none, or has a path that leads out of the output.
+            ValueError, KeyError, TypeError: for what is none, or has a path that leads out of the output, or an object
+                that is none of an attempt, a part or a shard.
         """
         entry = cls(**tree)
-        if not _PATH.fullmatch(entry.path) or ".." in entry.path.split("/"):
+        if not is_path(entry.path) or problem_with(entry.path):
             raise ValueError(f"{entry.path!a} is no path inside an output")
-        if type(entry.object) is not str or type(entry.size) is not int or not _SHA256.fullmatch(entry.sha256):
-            raise ValueError(f"the entry of {entry.path!a} is damaged")
+        if not layout.is_of_an_output(entry.object):
+            raise ValueError(f"{entry.path!a} is said to lie at {entry.object!a}, where no file of an output lies")
+        if type(entry.size) is not int or entry.size < 0 or not is_digest(entry.sha256):
+            raise ValueError(f"the size or the sha256 of {entry.path!a} is none")
+        if entry.checksum is not None and not (isinstance(entry.checksum, str) and entry.checksum.isprintable()):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"the checksum of {entry.path!a} is none")
         return entry
 
 
-_PATH = re.compile(r"[^/\0][^\0]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(digest: object) -> bool:
+    """Whether something may be a sha256."""
+    return isinstance(digest, str) and _SHA256.fullmatch(digest) is not None
 
 
 @dataclass(frozen=True)
@@ -110,18 +122,45 @@ class Manifest:
             CorruptOutput: when it is not one.
         """
         try:
-            return cls(tuple(map(Entry.from_tree, parsed(data)["files"])))
+            return cls(entries_of(parsed(data)["files"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptOutput(
                 f"{where}: not a manifest ({error}); run the step that made it again with --force"
             ) from error
 
 
+def entries_of(trees: Iterable[Any]) -> tuple[Entry, ...]:
+    """Read the entries of a manifest back: sorted by path, and no file the folder of another.
+
+    Raises:
+        ValueError, KeyError, TypeError: when one is damaged, or they do not go together.
+    """
+    entries = tuple(map(Entry.from_tree, trees))
+    paths = [entry.path for entry in entries]
+    known = set(paths)
+    if len(known) < len(paths) or paths != sorted(paths):
+        raise ValueError("its files are not sorted, each once")
+    if (both := file_and_folder(known)) is not None:
+        raise ValueError(f"{both[0]!a} is a file, and the folder of {both[1]!a}")
+    return entries
+
+
+def file_and_folder(paths: Collection[str]) -> tuple[str, str] | None:
+    """A path and another one whose folder it would be, or None."""
+    for path in paths:
+        above = path
+        while above := above.rpartition("/")[0]:
+            if above in paths:
+                return above, path
+    return None
+
+
 def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
     """Relative path, path and size of the regular files below a folder, sorted.
 
     Raises:
-        InputError: for a link or anything else that is not a file: its content could not be kept.
+        InputError: for a link or anything else that is not a file: its content could not be kept; for a name that no
+            file of an output can have.
     """
     found: list[tuple[str, Path, int]] = []
     waiting = [(os.fspath(folder), "")]
@@ -136,10 +175,8 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
                 if not entry.is_file(follow_symlinks=False):
                     kind = "a link" if entry.is_symlink() else "not a regular file"
                     raise InputError(f"the output {relative!r} is {kind}; write the content itself")
-                try:
-                    relative.encode("utf-8")
-                except UnicodeEncodeError:
-                    raise InputError(f"the output {relative!r} has a name that is not UTF-8; rename it") from None
+                if problem := problem_with(relative):
+                    raise InputError(f"the output {relative!r} {problem}")
                 found.append((relative, Path(entry.path), entry.stat(follow_symlinks=False).st_size))
     return iter(sorted(found))
 
@@ -148,9 +185,12 @@ def publish_all(objects: ObjectStore, path: str) -> None:
     """Publish all files of `objects.folder(path)`.
 
     Raises:
-        InputError: for a link among the files.
+        InputError: for a link among the files, or one that holds a secret.
     """
-    objects.publish(path, [FileToPublish(*each) for each in files_below(objects.folder(path))])
+    files = [FileToPublish(*each) for each in files_below(objects.folder(path))]
+    _refuse_long(objects, path, [each.name for each in files])
+    refuse_secrets(files)
+    objects.publish(path, files)
 
 
 def build_manifest(
@@ -165,7 +205,8 @@ def build_manifest(
 
     Raises:
         StoreError: when what the store holds is not what was written.
-        InputError: for a link among the files, or a file that was written and adopted under one path.
+        InputError: for a link among the files, one that holds a secret, or one that was written and adopted under one
+            path.
     """
     if folder.is_symlink() or folder.parent.is_symlink():
         raise InputError(f"{folder}: is a link by now; leave the folder there, and write the content itself into it")
@@ -175,6 +216,8 @@ def build_manifest(
         raise explain_os_error(error, folder, "read what was written") from error
     known = dict(streamed or {})
     files = [each for each in files if each.name not in known]
+    _refuse_long(objects, path, [*known, *(each.name for each in files)])
+    refuse_secrets(files)
     known.update((each.name, written) for each, written in zip(files, objects.publish(path, files), strict=True))
     held = {info.path: info for info in objects.list(path)}
     entries = dict(adopted)
@@ -184,8 +227,8 @@ def build_manifest(
         if relative in adopted:
             raise InputError(f"the output {relative!r} was written and adopted from a shard; use two names")
         entries[relative] = Entry(relative, f"{path}/{relative}", written.size, written.sha256, written.checksum)
-    if adopted or streamed:
-        _refuse_files_as_folders(entries)
+    if (adopted or streamed) and (both := file_and_folder(entries)) is not None:
+        raise InputError(f"the output {both[0]!r} is a file, and the folder of {both[1]!r}; rename one of them")
     return Manifest(tuple(entries[relative] for relative in sorted(entries)))
 
 
@@ -198,13 +241,17 @@ def checksums_differ(one: str | None, other: str | None) -> bool:
     return one.rpartition(":")[0] == other.rpartition(":")[0]
 
 
-def _refuse_files_as_folders(paths: Collection[str]) -> None:
-    """What was not written into one folder of files may not fit in one."""
-    for path in paths:
-        above = path
-        while above := above.rpartition("/")[0]:
-            if above in paths:
-                raise InputError(f"the output {above!r} is a file, and the folder of {path!r}; rename one of them")
+def _refuse_long(objects: ObjectStore, path: str, names: Iterable[str]) -> None:
+    """Object stores take names of so many bytes in all, which is told before anything is uploaded."""
+    if objects.longest is None:
+        return
+    for name in names:
+        size = len(f"{path}/{name}".encode())
+        if size > objects.longest:
+            raise InputError(
+                f"the output {name!r} has a name that is {size - objects.longest} bytes too long to lie in "
+                f"{objects.url}/{path}; choose a shorter one"
+            )
 
 
 def _compare(where: str, written: Written, info: ObjectInfo | None) -> None:

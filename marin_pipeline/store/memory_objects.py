@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from marin_pipeline.core.artifact import ContentHash, content_digest
+from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, ObjectWriter, Wanted, Written
 
 
@@ -71,9 +72,14 @@ class MemoryObjects(ObjectStore):
         return sorted({info.path[len(folder) + 1 :].partition("/")[0] for info in self.list(folder)})
 
     def folder(self, path: str) -> Path:
+        if path[:1] == "/" or ".." in path.split("/") or "\0" in path:
+            raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         target = Path(self._scratch.name) / path
         target.mkdir(parents=True, exist_ok=True)
         return target
+
+    def forget(self, path: str) -> None:
+        shutil.rmtree(Path(self._scratch.name) / path, ignore_errors=True)
 
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         found: list[Written] = []

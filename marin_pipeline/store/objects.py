@@ -82,7 +82,7 @@ class Wanted(NamedTuple):
     size: int
     """Bytes, as they were committed."""
     sha256: str
-    """As it was committed; the file may have other bytes."""
+    """As it was committed."""
 
 
 class ObjectWriter(ABC):
@@ -114,6 +114,9 @@ class ObjectStore(ABC):
 
     parallel: int = 128
     """Calls that are worth making at the same time: one where a call takes no longer than handing it to a thread."""
+
+    longest: int | None = None
+    """Bytes that a path may have in UTF-8; None where only the file system of `folder` limits it."""
 
     in_place: bool = False
     """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
@@ -160,6 +163,10 @@ class ObjectStore(ABC):
     def folder(self, path: str) -> Path:
         """A local folder whose files become the objects below `path` when they are published."""
 
+    def forget(self, path: str) -> None:
+        """Remove the scratch of `folder(path)`, whose files are published or not needed. Objects stay as they are."""
+        return None
+
     @abstractmethod
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         """Make files below `folder(path)` the objects below `path`, several at the same time, each read once; what
@@ -181,10 +188,12 @@ class ObjectStore(ABC):
     @abstractmethod
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         """Local files with the objects' bytes, in order; several are fetched at the same time. A file keeps the last
-        part of the object's name, stays as long as this process lives, and is not to be written.
+        part of the object's name, stays as long as this process lives, and is not to be written. One that had to be
+        fetched is verified on the way; one that lies in place is as it is.
 
         Raises:
             FileNotFoundError: when there is no such object; `filename` is its path.
+            CorruptOutput: when what was fetched is not what was committed.
         """
 
 
@@ -200,12 +209,21 @@ def open_objects(prefix: str) -> ObjectStore:
 
         return MemoryObjects.named(prefix)
     scheme, separator, rest = prefix.partition("://")
+    if separator and "@" in rest.partition("/")[0]:
+        raise UsageError(
+            f"--prefix {scheme}://…: has something before '@', and a prefix is shown and kept in records; leave "
+            "credentials out of it, and give them as the store's own tools take them (AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS)"
+        )
     if separator and scheme == "gs":
         from marin_pipeline.store.gcs_objects import GcsObjects
 
         return GcsObjects(prefix)
     if separator and scheme == "s3":
+        from marin_pipeline.core.secrets import know
         from marin_pipeline.store.s3_objects import S3Objects
+
+        know("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
         return S3Objects(prefix)
     if separator and scheme != "file":

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, InputError
 from marin_pipeline.core.reading import decode
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
+from marin_pipeline.store.digests import digest_at
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest
 from marin_pipeline.store.objects import ObjectStore, Wanted
 from marin_pipeline.store.pages import read_manifest
+from marin_pipeline.store.records import parsed
 
-if TYPE_CHECKING:
-    from tempfile import TemporaryDirectory
-
-
-@functools.lru_cache(maxsize=65536)
-def _digest_at(path: str, size: int, modified: int) -> str:
-    """Digest of a file, computed once for each state of it."""
-    return content_digest(Path(path))
+_REMEDY = "run the step that made it again with --force"
 
 
 def verified(objects: ObjectStore, entry: Entry) -> Path:
@@ -36,20 +29,38 @@ def verified(objects: ObjectStore, entry: Entry) -> Path:
     Raises:
         CorruptOutput: when the object is missing, or its bytes are not those that were committed.
     """
-    where = f"{objects.url}/{entry.object}"
-    remedy = "run the step that made it again with --force"
+    return all_verified(objects, [entry])[0]
+
+
+def all_verified(objects: ObjectStore, entries: Sequence[Entry]) -> list[Path]:
+    """The local files of entries, in order, their sizes and bytes checked; what is not at hand is fetched in one go.
+
+    Raises:
+        CorruptOutput: when an object is missing, or its bytes are not those that were committed.
+    """
     try:
-        (path,) = objects.fetch([Wanted(entry.object, entry.size, entry.sha256)])
-        information = path.stat()
+        paths = objects.fetch([Wanted(entry.object, entry.size, entry.sha256) for entry in entries])
     except OSError as error:
-        raise CorruptOutput(
-            f"{where}: the committed file cannot be read ({error.strerror or 'missing'}); {remedy}"
-        ) from error
-    if information.st_size != entry.size:
-        raise CorruptOutput(f"{where}: has {information.st_size} bytes, but {entry.size} were committed; {remedy}")
-    if _digest_at(str(path), information.st_size, information.st_mtime_ns) != entry.sha256:
-        raise CorruptOutput(f"{where}: its bytes are not those that were committed (sha256 differs); {remedy}")
-    return path
+        path = error.filename or entries[0].object
+        where = path if os.path.isabs(path) else f"{objects.url}/{path}"
+        raise _unreadable(where, error) from error
+    for path, entry in zip(paths, entries, strict=True):
+        where = f"{objects.url}/{entry.object}"
+        try:
+            information = path.stat()
+            if information.st_size != entry.size:
+                raise CorruptOutput(
+                    f"{where}: has {information.st_size} bytes, but {entry.size} were committed; {_REMEDY}"
+                )
+            if digest_at(path, information) != entry.sha256:
+                raise CorruptOutput(f"{where}: its bytes are not those that were committed (sha256 differs); {_REMEDY}")
+        except OSError as error:
+            raise _unreadable(where, error) from error
+    return paths
+
+
+def _unreadable(where: str, error: OSError) -> CorruptOutput:
+    return CorruptOutput(f"{where}: the committed file cannot be read ({error.strerror or 'missing'}); {_REMEDY}")
 
 
 class FileSet:
@@ -80,7 +91,7 @@ class FileSet:
             raise InputError(
                 f"{self.what} has no file {path!r}; it has {', '.join(itertools.islice(self.files, 10)) or 'none'}"
             )
-        found = {name: verified(self.objects, entry) for name, entry in inside.items()}
+        found = dict(zip(inside, all_verified(self.objects, list(inside.values())), strict=True))
         folders = {_folder_of(file, name, path) for name, file in found.items()}
         only = folders.pop() if len(folders) == 1 else None
         return only if only is not None else self._gathered(path, found)
@@ -89,24 +100,28 @@ class FileSet:
         """A folder of links, for files that lie in several places."""
         for name, file in found.items():
             link = self._links / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.is_symlink():
-                os.symlink(file, link)
+            try:
+                link.parent.mkdir(parents=True, exist_ok=True)
+                if not link.is_symlink():
+                    os.symlink(file, link)
+                fits = os.readlink(link) == os.fspath(file)
+            except OSError:
+                fits = False
+            if not fits:
+                raise CorruptOutput(
+                    f"{self.what}: {name!a} cannot lie beside its other files here: a file is no folder too, and some "
+                    "file systems (a Mac's) do not tell names apart that differ in case or Unicode form only"
+                )
         return self._links / path
 
     @functools.cached_property
     def _links(self) -> Path:
         import tempfile
 
-        return Path(tempfile.mkdtemp(dir=_scratch().name))
+        from marin_pipeline.store.own_folder import scratch_folder
 
-
-@functools.cache
-def _scratch() -> TemporaryDirectory[str]:
-    """Folder of this process's links; it lives as long as the process, since a path outlives what it was asked from."""
-    import tempfile
-
-    return tempfile.TemporaryDirectory(prefix="marin-files-")
+        # It lives as long as the process, since a path outlives what it was asked from.
+        return Path(tempfile.mkdtemp(dir=scratch_folder()))
 
 
 def _folder_of(file: Path, name: str, path: str) -> Path | None:
@@ -182,7 +197,13 @@ class CommittedOutput:
     @functools.cached_property
     def value_tree(self) -> Tree:
         """The returned value, as it is written."""
-        return json.loads(self._file_set.local(VALUE).read_bytes())
+        file = self._file_set.local(VALUE)
+        try:
+            return parsed(file.read_bytes())
+        except ValueError as error:
+            raise CorruptOutput(
+                f"{file}: not a value ({error}); run the step that made it again with --force"
+            ) from error
 
     def value(self, annotation: Any) -> Any:
         """The returned value, checked against `annotation`."""

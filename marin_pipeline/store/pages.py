@@ -18,7 +18,7 @@ from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
-from marin_pipeline.store.manifest import Entry, Manifest
+from marin_pipeline.store.manifest import Entry, Manifest, is_digest
 from marin_pipeline.store.objects import ObjectStore, Wanted, put, together
 from marin_pipeline.store.records import parsed, typed
 
@@ -218,6 +218,17 @@ def manifest_bytes(objects: ObjectStore, id: str, key: str, commit: Commit) -> b
     return found.data
 
 
+def _refuse_wrong(pages: Sequence[Page]) -> None:
+    """Raises ValueError for a page that lies elsewhere, or pages that do not follow each other."""
+    for page in pages:
+        if not layout.is_of_an_output(page.object) or not is_digest(page.sha256):
+            raise ValueError(f"a page is said to lie at {page.object!a}, where none lies")
+        if min(page.size, page.files, page.bytes) < 0 or page.first > page.last:
+            raise ValueError(f"the page {page.object!a} is damaged")
+    if any(page.last >= after.first for page, after in itertools.pairwise(pages)):
+        raise ValueError("its pages are not sorted")
+
+
 def manifest_of(objects: ObjectStore, data: bytes, where: str) -> Manifest:
     """Read a manifest back; its pages are read when they are asked for.
 
@@ -228,6 +239,8 @@ def manifest_of(objects: ObjectStore, data: bytes, where: str) -> Manifest:
         tree: Any = parsed(data)
         if "pages" not in tree:
             return Manifest.loads(data, where)
-        return PagedManifest(PagedEntries(objects, typed(tree["pages"], list[Page])))
+        pages = typed(tree["pages"], list[Page])
+        _refuse_wrong(pages)
+        return PagedManifest(PagedEntries(objects, pages))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptOutput(f"{where}: not a manifest ({error}); {_REMEDY}") from error

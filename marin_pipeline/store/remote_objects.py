@@ -5,7 +5,8 @@ what is read.
 from __future__ import annotations
 
 import functools
-import tempfile
+import hashlib
+import shutil
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,11 @@ from pathlib import Path
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.cache import fetched
 from marin_pipeline.store.location import HERE, is_loopback
-from marin_pipeline.store.objects import ObjectStore, Wanted
+from marin_pipeline.store.objects import ObjectStore, Wanted, explain_os_error
+from marin_pipeline.store.own_folder import scratch_folder
+
+LONGEST_NAME = 1024
+"""Bytes of an object's name in a bucket, with GCS and S3."""
 
 
 class RemoteObjects(ObjectStore):
@@ -23,6 +28,8 @@ class RemoteObjects(ObjectStore):
 
     def __init__(self, url: str) -> None:
         self.url = url
+        above = url.partition("://")[2].partition("/")[2].strip("/")
+        self.longest = LONGEST_NAME - len(f"{above}/".encode() if above else b"")
 
     def checked(self, path: str) -> str:
         """`path`, when it stays inside the prefix.
@@ -34,6 +41,8 @@ class RemoteObjects(ObjectStore):
         outside = ".." in parts or "." in parts or "" in parts or "\0" in path
         if outside or not (path.isascii() or _is_text(path)):
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
+        if self.longest is not None and len(path) * 4 > self.longest and len(path.encode()) > self.longest:
+            raise StoreError(f"{self.url}/{path}: has a name of more than {LONGEST_NAME} bytes, which no bucket takes")
         return path
 
     def location(self) -> str:
@@ -50,26 +59,31 @@ class RemoteObjects(ObjectStore):
             return ""
 
     @property
-    @abstractmethod
     def endpoint(self) -> str | None:
         """URL of the server, if it is not the cloud's own."""
+        return None
 
-    @abstractmethod
     def region(self) -> str:
         """Where the server says that the bucket lies; empty when it does not say.
 
         Raises:
             StoreError: when it does not answer, or refuses to.
         """
+        return ""
 
-    @functools.cached_property
-    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
-        return tempfile.TemporaryDirectory(prefix="marin-scratch-")
+    def _scratch(self, path: str) -> Path:
+        return scratch_folder() / hashlib.sha256(self.url.encode()).hexdigest()[:16] / self.checked(path)
 
     def folder(self, path: str) -> Path:
-        target = Path(self._scratch.name) / self.checked(path)
-        target.mkdir(parents=True, exist_ok=True)
+        target = self._scratch(path)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, target, "write") from error
         return target
+
+    def forget(self, path: str) -> None:
+        shutil.rmtree(self._scratch(path), ignore_errors=True)
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         for each in wanted:

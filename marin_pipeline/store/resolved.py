@@ -15,6 +15,7 @@ from marin_pipeline.core.canonical import Tree, digest
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, Look, Source, look_again
 from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.records import typed
 from marin_pipeline.store.sealed import seal, unseal
 
 
@@ -57,8 +58,8 @@ def read_entry(objects: ObjectStore, resolved: str) -> Entry | None:
         return None
     try:
         tree = unseal(found.data)
-        return Entry(tree["id"], tree["key"], tree["number"], found.version)
-    except (ValueError, KeyError):
+        return typed({**tree, "version": found.version}, Entry)
+    except ValueError:
         return Entry("", "", 0, found.version)
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from marin_pipeline.core.artifact import relative_path
-from marin_pipeline.core.errors import DeclarationError, InputError
+from marin_pipeline.core.errors import InputError
+from marin_pipeline.core.paths import relative_path
+from marin_pipeline.store.guard import guarded
 from marin_pipeline.store.manifest import VALUE
 from marin_pipeline.store.objects import ObjectStore, ObjectWriter, Written
 
@@ -53,7 +54,7 @@ class Streams:
         name = self._begun(name)
         done = None
         try:
-            raw = _Raw(self._objects.writer(f"{self._path}/{name}"))
+            raw = _Raw(guarded(self._objects.writer(f"{self._path}/{name}"), name))
             try:
                 file = _opened(raw, mode)
                 yield file
@@ -86,13 +87,7 @@ class Streams:
             return {name: each.written for name, each in self._done.items()}
 
     def _begun(self, name: str) -> str:
-        if "\0" in name:
-            raise DeclarationError(f"{name!r} is not a path inside an output; give one without NUL")
         name = relative_path(name)
-        try:
-            name.encode("utf-8")
-        except UnicodeEncodeError:
-            raise InputError(f"the output {name!r} has a name that is not UTF-8; rename it") from None
         if name == VALUE:
             raise InputError(f"the output {VALUE!r} is kept for the returned value; use another name")
         with self._lock:

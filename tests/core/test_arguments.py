@@ -517,7 +517,7 @@ def test_a_class_that_is_not_here_is_read_as_a_record() -> None:
     with pytest.raises(AttributeError, match="nowhere/at_all:Thing has no field 'colour'"):
         _ = record.colour
     with pytest.raises(
-        DeclarationError, match="expected Optimizer, got a nowhere/at_all:Thing, which cannot be imported"
+        DeclarationError, match="expected Optimizer, got a nowhere/at_all:Thing, which is not known here"
     ):
         decode(tree, Optimizer, "x")
 

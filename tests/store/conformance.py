@@ -199,7 +199,7 @@ class Conformance:
 
     def test_published_files_are_objects_with_the_same_bytes(self, objects: ObjectStore) -> None:
         folder = objects.folder("attempts/1/out")
-        names = ["deep/odd name \n'\".txt", "deep/er/ünï", "empty", "-rf", "a\\b"]
+        names = ["deep/odd  name '\"?#%2F.txt", "deep/er/ünï", "empty", "-rf", "a\\b"]
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(name.encode() if name != "empty" else b"")

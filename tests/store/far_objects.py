@@ -54,6 +54,9 @@ class FarObjects(RemoteObjects):
 
     def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         self.calls.append(("blocks", path))
+        return self._blocks(path, start, stop)
+
+    def _blocks(self, path: str, start: int, stop: int | None) -> Iterator[bytes]:
         try:
             yield from self.near.blocks(self.checked(path), start, stop)
         except FileNotFoundError:
@@ -62,10 +65,10 @@ class FarObjects(RemoteObjects):
     def download(self, path: str, target: Path) -> str:
         content = ContentHash()
         with target.open("xb") as file:
-            for block in self.blocks(path):
+            self.calls.append(("download", path))
+            for block in self._blocks(path, 0, None):
                 content.update(block)
                 file.write(block)
-        self.calls[-1] = ("download", path)
         return content.hexdigest()
 
     def downloads(self) -> Sequence[str]:

@@ -42,11 +42,11 @@ def test_a_file_that_the_store_lost_fails_the_attempt(tmp_path: Path) -> None:
 def test_the_digest_is_over_paths_and_bytes_and_not_over_where_they_lie(objects: LocalObjects) -> None:
     digests: list[str] = []
     for attempt in ("one", "two"):
-        out = objects.folder(f"{attempt}/out")
+        out = objects.folder(f"steps/{attempt}/out")
         (out / "x").mkdir()
         (out / "x" / "y").write_bytes(b"data")
-        manifest = build_manifest(objects, out, f"{attempt}/out", {})
-        assert manifest.entries[0].object == f"{attempt}/out/x/y"
+        manifest = build_manifest(objects, out, f"steps/{attempt}/out", {})
+        assert manifest.entries[0].object == f"steps/{attempt}/out/x/y"
         assert manifest.entries[0].sha256 == hashlib.sha256(b"data").hexdigest()
         assert Manifest.loads(manifest.dumps(), "here") == manifest
         digests.append(manifest.output_digest)
@@ -83,11 +83,13 @@ def test_a_name_that_is_not_utf_8_is_refused(objects: LocalObjects) -> None:
 
 
 def test_odd_but_valid_names_are_kept(objects: LocalObjects) -> None:
-    out = objects.folder("out")
-    names = sorted(["a b", "quote\"'", "line\nbreak", "ünï", ".hidden", "-rf", "a\\b", "*"])
+    out = objects.folder("steps/out")
+    names = sorted(
+        ["a b", "quote\"'", "a%2Fb", "A B", "u\u0308", "u\u0308n", "\u2028", "ünï", ".hidden", "-rf", "a\\b", "*"]
+    )
     for name in names:
         (out / name).write_text(name)
-    manifest = build_manifest(objects, out, "out", {})
+    manifest = build_manifest(objects, out, "steps/out", {})
     again = Manifest.loads(manifest.dumps(), "here")
     assert [entry.path for entry in again.entries] == names
     assert all(b"".join(objects.blocks(entry.object)) == entry.path.encode() for entry in again.entries)

@@ -53,8 +53,17 @@ def test_a_killed_writer_leaves_no_half_object(tmp_path: Path) -> None:
 
 
 def test_another_scheme_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match=r"gs://bucket: gs:// is not supported"):
-        open_objects("gs://bucket")
+    with pytest.raises(UsageError, match=r"abc://bucket: abc:// is not supported"):
+        open_objects("abc://bucket")
+
+
+@pytest.mark.parametrize(
+    "prefix", ["s3://key:hunter2secret@bucket/x", "gs://hunter2secret@bucket", "http://u:hunter2secret@h/x"]
+)
+def test_a_prefix_with_credentials_is_refused_and_not_shown(prefix: str) -> None:
+    with pytest.raises(UsageError, match="leave credentials out of it") as caught:
+        open_objects(prefix)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_prefix_that_is_a_file_is_an_error_with_a_remedy(tmp_path: Path) -> None:

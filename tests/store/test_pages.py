@@ -46,7 +46,9 @@ NAMES = sorted([f"parts/{number:03}" for number in range(30)] + ["a", "parts", "
 
 
 def manifest_of(names: list[str]) -> Manifest:
-    return Manifest(tuple(Entry(name, f"x/{name}", number, f"{number:064x}") for number, name in enumerate(names)))
+    return Manifest(
+        tuple(Entry(name, f"shards/x/{name}", number, f"{number:064x}") for number, name in enumerate(names))
+    )
 
 
 def committed(objects: ObjectStore, manifest: Manifest) -> Commit:
@@ -105,7 +107,7 @@ def test_it_names_its_pages_and_its_files(objects: ObjectStore) -> None:
     paged = read_manifest(objects, ID, KEY, committed(objects, manifest_of(NAMES)))
     named = [each.path for each in paged.named_objects()]
     assert named[:9] == [layout.manifest_page(ID, KEY, "one", number) for number in range(9)]
-    assert named[9:] == [f"x/{name}" for name in NAMES]
+    assert named[9:] == [f"shards/x/{name}" for name in NAMES]
     for each in list(paged.named_objects())[:9]:
         found = objects.read(each.path)
         assert found is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,10 +14,10 @@ from marin_pipeline.core.errors import Stopped
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.attempt import ShardFailed, describe_failure, run_attempt
 from marin_pipeline.run.backends.base import Event, stopped
+from marin_pipeline.run.capture import descriptors_to, log_of
 from marin_pipeline.run.loaded import watch
 from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
-from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import publish_all
 from marin_pipeline.store.objects import ObjectStore
 
@@ -86,8 +87,19 @@ class InlineBackend:
     @contextlib.contextmanager
     def _captured(self, task: Task) -> Iterator[None]:
         """What is printed goes to the attempt's log, and to stderr for whoever sits in front of it."""
-        path, _, name = layout.attempt_log(task.id, task.key, task.attempt).rpartition("/")
+        path, _, name = log_of(task).rpartition("/")
         folder = self._objects.folder(path)
+        if task.secrets:
+            # By descriptor, so that nothing reaches the screen which was not looked through.
+            screen = os.dup(2)
+            try:
+                with descriptors_to(folder / name, task.secrets, screen, leave=True):
+                    yield
+            finally:
+                os.close(screen)
+                if not self._objects.shared:
+                    publish_all(self._objects, path)
+            return
         with (folder / name).open("ab", buffering=0) as log:
             copy = io.TextIOWrapper(
                 _Tee(log, sys.__stderr__ or sys.stderr),  # pyright: ignore[reportArgumentType] - a stream without a name

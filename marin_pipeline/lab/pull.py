@@ -1,0 +1,327 @@
+"""`marin-pipeline pull`: takes an output, or all that it was made from, out of somebody's store into one's own.
+
+Bundle and store may be anybody's. Nothing of them is run or imported. What is committed here was checked before: each
+key against its spec, each commit against both bundle and store, each byte against the commit.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from marin_pipeline.core.artifact import LONGEST_NAME, NAME
+from marin_pipeline.core.canonical import Tree
+from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
+from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep
+from marin_pipeline.lab.share import bundle_of, listed
+from marin_pipeline.run.figures import counted
+from marin_pipeline.run.plan import few
+from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.run.selection import find_step
+from marin_pipeline.store.commit import Look, look, look_many
+from marin_pipeline.store.copying import checked_spec, copy_output
+from marin_pipeline.store.inventory import in_parallel
+from marin_pipeline.store.kept_files import copy_file, file_digests
+from marin_pipeline.store.manifest import VALUE
+from marin_pipeline.store.names import give_name
+from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, open_objects
+from marin_pipeline.store.pages import read_manifest
+
+FAILED = 4
+"""Exit code when something is not as the bundle says."""
+
+AT_ONCE = 4
+"""Outputs that are copied at the same time, each of them several objects at once."""
+
+Event = Mapping[str, Tree]
+
+
+class NotTaken(MarinError):
+    """Nothing is taken: what is there is not what the bundle says, or something else is here already."""
+
+    exit_code = FAILED
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be pulled."""
+
+    given: str
+    """A file, `-` for stdin, or a key of the store that it comes from."""
+    source: str
+    """Prefix of that store."""
+    deep: bool
+    """Take all that it was made from as well."""
+    name: str | None
+    """What it is called here; by default `pulled/` and what it is called there."""
+
+
+def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
+    """Take an output; the exit code. What is printed is a line, or an event, an output."""
+
+    def tell(event: Event) -> None:
+        text = json.dumps(event) if as_json else _line(event)
+        if text:
+            print(text, flush=True)
+
+    try:
+        with _progress() as progress:
+            Pull(objects, asked, tell, progress).run()
+    except MarinError as error:
+        if as_json:
+            print(json.dumps({"event": "summary", "ok": False, "error": str(error)}), flush=True)
+        if isinstance(error, CorruptOutput):  # a store that does not answer is another thing
+            print(f"error: {error}", file=sys.stderr)
+            return FAILED
+        raise
+    return 0
+
+
+def read_bundle(given: str, source: ObjectStore) -> Bundle:
+    """The bundle in a file or on stdin; or that of a key of the store that it comes from.
+
+    Raises:
+        UsageError: when there is no such file and no such key.
+        BundleError: when it is not what it says.
+        NotShared: when what the key was made from is not sound there.
+    """
+    if given == "-":
+        return Bundle.loads(sys.stdin.buffer.read(LARGEST + 1), "stdin")
+    try:
+        is_file = Path(given).is_file()
+    except (OSError, ValueError):  # too long for a path, or with what no path can have
+        is_file = False
+    if is_file:
+        try:
+            with open(given, "rb") as file:
+                data = file.read(LARGEST + 1)
+        except OSError as error:
+            raise explain_os_error(error, given, "read") from error
+        return Bundle.loads(data, given)
+    if given.endswith(".json"):
+        raise UsageError(f"{given}: there is no such file")
+    return bundle_of(source, *find_step(source, given))
+
+
+class Pull:
+    """One output on its way from a store into another one."""
+
+    def __init__(
+        self, objects: ObjectStore, asked: Asked, tell: Callable[[Event], None], progress: Callable[[int, int], None]
+    ) -> None:
+        self._objects = objects
+        self._asked = asked
+        self._tell = tell
+        self._progress = progress
+        self._source = open_objects(asked.source)
+        if not self._source.is_there():
+            raise UsageError(f"--from {asked.source}: no store is there")
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._done = 0
+
+    def run(self) -> None:
+        """Check, fetch, commit.
+
+        Raises:
+            BundleError, NotTaken, CorruptOutput: when something is not as it must be; what was committed until then was
+                sound.
+        """
+        bundle = read_bundle(self._asked.given, self._source)
+        name = self._asked.name or pulled_name(bundle)
+        refuse_name(name)
+        wanted = bundle.steps if self._asked.deep else (bundle.target,)
+        self._check_source(bundle)
+        here = look_many(self._objects, [(step.id, step.key) for step in bundle.steps])
+        self._refuse_others(wanted, here)
+        missing = [step for step in wanted if here[step.key].commit is None]
+        self._tell({"event": "checked", "steps": len(bundle.steps), "fetch": len(missing), "from": self._source.url})
+        self._total = sum(step.commit.bytes for step in missing)
+        for step in wanted:
+            if step not in missing:
+                self._tell(self._told(step, "there"))
+        self._fetch(bundle, missing)
+        given = str(give_name(self._objects, name, bundle.id, bundle.key))
+        self._tell_end(bundle, wanted, here, missing, given)
+
+    # Checking ---------------------------------------------------------------------------------------------------------
+
+    def _check_source(self, bundle: Bundle) -> None:
+        """Hold the bundle against the store."""
+        found = in_parallel(self._source, self._problem, bundle.steps)
+        problems = [problem for problem in found if problem]
+        if problems:
+            raise NotTaken(f"{self._source.url}: is not as the bundle says; nothing was taken\n{listed(problems)}")
+
+    def _problem(self, step: BundledStep) -> str:
+        """What the store says otherwise than the bundle of one step; empty when nothing."""
+        found = answered(partial(look, self._source, step.id, step.key))
+        if found.commit is None:
+            state = f"has ended ({found.fallen})" if found.fallen else "has no current output there"
+            return found.damage or f"{step.label}: {state}; ask for a new bundle"
+        if found.commit.dumps() != step.commit.dumps():
+            return f"{step.label}: the record of its output is another one there; ask for a new bundle"
+        try:
+            if checked_spec(self._source, step.id, step.key) != step.spec.encode():
+                return f"{step.label}: its spec is another one there"
+        except CorruptOutput as error:
+            return str(error)
+        return ""
+
+    def _refuse_others(self, wanted: Sequence[BundledStep], here: Mapping[str, Look]) -> None:
+        """Outputs that are here stay; one that is damaged is no output."""
+        for step in wanted:
+            found = here[step.key]
+            if found.damage:
+                remedy = f"`marin-pipeline invalidate {step.key[:8]} --reason damaged`, and pull again"
+                raise NotTaken(f"{found.damage.rpartition('; ')[0]}; {remedy}")
+            if found.commit is not None:
+                self._refuse_other(step, found.commit.output)
+
+    def _refuse_other(self, step: BundledStep, output: str) -> None:
+        if output != step.commit.output:
+            raise NotTaken(
+                f"{step.label}: {self._objects.url} has the output {output[:8]} for this key, and the bundle says "
+                f"{step.commit.output[:8]}; what is here was left as it is. `marin-pipeline invalidate {step.key[:8]} "
+                "--reason TEXT` ends it, or pull into another --prefix"
+            )
+
+    # Fetching ---------------------------------------------------------------------------------------------------------
+
+    def _fetch(self, bundle: Bundle, steps: Sequence[BundledStep]) -> None:
+        """Take the outputs, several at once."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            running = [pool.submit(self._take, bundle, step) for step in steps]
+            try:
+                wait(running, return_when=FIRST_EXCEPTION)
+                errors = [error for each in running if each.done() and (error := each.exception()) is not None]
+            finally:
+                self._stopped.set()
+                pool.shutdown(cancel_futures=True)
+        if errors:
+            raise next((error for error in errors if not isinstance(error, _Stopped)), errors[0])
+
+    def _take(self, bundle: Bundle, step: BundledStep) -> None:
+        if self._stopped.is_set():
+            raise _Stopped
+        self._check_manifest(step)
+        for sha256 in sorted(file_digests(step.commit.arguments)) if step.commit.origin else ():
+            copy_file(self._source, self._objects, sha256, bundle.files[sha256])  # no more than the bundle says
+        commit = copy_output(self._source, self._objects, step.id, step.key, step.commit, report=self._fetched)
+        self._refuse_other(step, commit.output)
+        with self._lock:
+            self._tell(self._told(step, "fetched"))
+
+    def _check_manifest(self, step: BundledStep) -> None:
+        manifest = answered(partial(read_manifest, self._source, step.id, step.key, step.commit))
+        before, size, has_value = "", 0, False
+        for entry in manifest.entries:
+            if not _is_inside(entry.path) or entry.path <= before or entry.size < 0:
+                name = f"{str(entry.path)[:200]!a}"
+                raise CorruptOutput(f"{step.label}: its manifest names {name}, which is no file of an output")
+            before, size, has_value = entry.path, size + entry.size, has_value or entry.path == VALUE
+        if size != step.commit.bytes or not has_value or manifest.output_digest != step.commit.output:
+            raise CorruptOutput(f"{step.label}: its manifest and its commit contradict each other")
+
+    def _fetched(self, size: int) -> None:
+        if self._stopped.is_set():
+            raise _Stopped
+        with self._lock:
+            self._done += size
+            self._progress(self._done, self._total)
+
+    # Telling ----------------------------------------------------------------------------------------------------------
+
+    def _told(self, step: BundledStep, status: str) -> Event:
+        return {"event": "pull", "id": step.id, "key": step.key, "status": status, "bytes": step.commit.bytes}
+
+    def _tell_end(
+        self,
+        bundle: Bundle,
+        wanted: Sequence[BundledStep],
+        here: Mapping[str, Look],
+        missing: Sequence[BundledStep],
+        name: str,
+    ) -> None:
+        left = [step for step in bundle.steps if step not in wanted]
+        others = [
+            step.label
+            for step in left
+            if (commit := here[step.key].commit) is not None and commit.compared != step.commit.compared
+        ]
+        absent = [step for step in left if here[step.key].commit is None]
+        self._tell(
+            {
+                "event": "summary",
+                "ok": True,
+                "id": bundle.id,
+                "key": bundle.key,
+                "name": name,
+                "fetched": len(missing),
+                "there": len(wanted) - len(missing),
+                "bytes": self._total,
+                "left": len(absent),
+                "left_bytes": sum(step.commit.bytes for step in absent),
+                "others": others,
+            }
+        )
+
+
+class _Stopped(StoreError):
+    """Another output could not be taken."""
+
+
+def pulled_name(bundle: Bundle) -> str:
+    """What an output is called here by default: in a folder of its own, so that no name of one's own stands for it."""
+    name = f"pulled/{bundle.name}"
+    return name if NAME.fullmatch(name) and len(name) <= LONGEST_NAME else f"pulled/{bundle.key[:8]}"
+
+
+def refuse_name(name: str) -> None:
+    """Raise a `UsageError` for what can be no name, before anything is fetched."""
+    if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        raise UsageError(f"--as {name[:200]!a}: a name is made of a-z, 0-9, '_', '-' and '/', and is not too long")
+
+
+def _is_inside(path: object) -> bool:
+    """Whether a file's path stays inside its output."""
+    if not isinstance(path, str) or "\0" in path:
+        return False
+    return all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def _line(event: Event) -> str:
+    """An event for people."""
+    if event["event"] == "checked":
+        return f"{counted(event['steps'], 'step')} checked against {event['from']}"
+    if event["event"] == "pull":
+        return f"{event['status']:<9}{event['key'][:8]}  {bytes_text(event['bytes']):>9}  {event['id']}"
+    lines = [f"{event['name']}  {event['key']}"]
+    if event["left"]:
+        what = f"{counted(event['left'], 'step')} that it was made from, {bytes_text(event['left_bytes'])}"
+        lines.append(f"left there: {what}; --deep takes them too, so that an experiment goes on from them")
+    if event["others"]:
+        lines.append(f"here {few(event['others'])} came out otherwise: an experiment that has them makes this again")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _progress() -> Generator[Callable[[int, int], None]]:
+    """A bar on stderr while that is a terminal; called with the bytes that are there, and those that will be."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("pull"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
+        task = progress.add_task("pull", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

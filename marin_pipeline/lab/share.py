@@ -1,0 +1,226 @@
+"""`marin-pipeline share KEY`: writes the bundle of an output, when all that it was made from is there and is sound."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from marin_pipeline.core.adopted import PREFIX as ADOPTED
+from marin_pipeline.core.canonical import Tree
+from marin_pipeline.core.errors import CorruptOutput, MarinError, UsageError
+from marin_pipeline.core.key import key_of
+from marin_pipeline.lab.bundle import Bundle, BundledStep
+from marin_pipeline.run.figures import counted
+from marin_pipeline.run.plan import few
+from marin_pipeline.run.selection import find_step
+from marin_pipeline.store import layout
+from marin_pipeline.store.commit import look
+from marin_pipeline.store.copying import checked_spec
+from marin_pipeline.store.inventory import in_parallel
+from marin_pipeline.store.kept_files import file_digests
+from marin_pipeline.store.names import current_names, key_folders
+from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, shown_url
+from marin_pipeline.store.origins import read_origin
+from marin_pipeline.store.verify import Verifier
+
+SHOWN = 10
+"""Problems that are told one by one."""
+
+
+class NotShared(MarinError):
+    """What an output was made from is not as it must be."""
+
+    exit_code = 4
+
+
+def share(objects: ObjectStore, selector: str, out: str | None, as_json: bool) -> Iterator[str]:
+    """Write the bundle of an output to a file; without one it is the line to print. Warnings go to stderr."""
+    id, key = find_step(objects, selector)
+    bundle = bundle_of(objects, id, key)
+    told = list(warnings(bundle))
+    data = bundle.dumps()
+    for warning in told if out is None or not as_json else ():
+        print(f"warning: {warning}", file=sys.stderr)
+    if out is None:
+        yield data.decode("ascii")
+        return
+    write_whole(Path(out), data + b"\n")
+    if as_json:
+        tree: dict[str, Tree] = {"event": "shared", "id": id, "key": key, "out": out, "bytes": len(data) + 1}
+        yield json.dumps({**tree, "steps": len(bundle.steps), "warnings": told})
+        return
+    yield f"{out}  {bundle.target.label}, {counted(len(bundle.steps), 'step')}"
+    yield f"`marin-pipeline pull {out} --from {bundle.source}` fetches and verifies it"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all; one that is there is replaced.
+
+    Raises:
+        StoreError: when it cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_bytes(data)
+        aside.replace(path)
+    except OSError as error:
+        raise explain_os_error(error, path, "write") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
+    """The bundle of a current output.
+
+    Raises:
+        UsageError: when it has none.
+        NotShared: when what it was made from is missing, stale or damaged; names each.
+    """
+    gathered = _Gathered(objects)
+    gathered.gather(id, key)
+    steps = gathered.ordered(key)
+    problems = [*gathered.problems, *_stale(steps)] or _damage(objects, steps)
+    if problems:
+        what = f"{id} {key[:8]} cannot be shared, since not all is sound that it was made from"
+        raise NotShared(f"{what}:\n{listed(problems)}")
+    origins = {digest: read_origin(objects, digest) for digest in sorted({step.commit.origin for step in steps} - {""})}
+    files = _sizes(
+        objects, {each for step in steps if step.commit.origin for each in file_digests(step.commit.arguments)}
+    )
+    names = current_names(objects).get(key, [])
+    name = sorted(names)[0] if names else id.rpartition("/")[2].rpartition(".")[2].lower()
+    bundle = Bundle(id, key, name, shown_url(objects.url), tuple(steps), origins, files)
+    try:
+        bundle.check()
+    except ValueError as error:
+        raise NotShared(f"{id} {key[:8]} cannot be shared, since its records contradict each other: {error}") from error
+    return bundle
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Problems a line each, the first of them where they are many."""
+    more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+    return "\n".join(f"  {each}" for each in [*problems[:SHOWN], *more])
+
+
+class _Gathered:
+    """The records of an output and all that it was made from, read level by level."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._steps: dict[str, BundledStep] = {}
+        self._ids: dict[str, list[str]] | None = None
+        self.problems: list[str] = []
+        """What is missing or damaged, with the remedy."""
+
+    def gather(self, id: str, key: str) -> None:
+        """Read the records of a key, and of all that it needs."""
+        found = look(self._objects, id, key)
+        if found.commit is None and not found.damage:
+            why = f" (it has ended: {found.fallen})" if found.fallen else ""
+            raise UsageError(f"{id} {key[:8]} has no current output in {self._objects.url}{why}; run it first")
+        todo = [(id, key)]
+        while todo:
+            read = in_parallel(self._objects, self._read, todo)
+            keys = dict.fromkeys(each for step in read if step is not None for each in step.depends_on)
+            todo = [(self._id_of(each), each) for each in keys if each not in self._steps]
+
+    def _read(self, step: tuple[str, str]) -> BundledStep | None:
+        id, key = step
+        try:
+            if not id:
+                raise CorruptOutput(
+                    f"{self._objects.url}: knows nothing of the key {key[:8]}; run the experiment again"
+                )
+            found = answered(partial(look, self._objects, id, key))
+            if found.commit is None:
+                state = f"has ended ({found.fallen})" if found.fallen else "has no current output"
+                raise CorruptOutput(found.damage or f"{id} {key[:8]}: {state}; run the experiment again")
+            made = BundledStep(id, key, checked_spec(self._objects, id, key).decode("ascii"), found.commit)
+            made.depends_on  # noqa: B018 - read here, where what is wrong with the spec is told
+        except (CorruptOutput, ValueError, KeyError, TypeError, AttributeError) as error:
+            self.problems.append(str(error))
+            return None
+        self._steps[key] = made
+        return made
+
+    def _id_of(self, key: str) -> str:
+        """Id of the step with a key; empty when the store does not know it."""
+        if self._ids is None:
+            self._ids = {}
+            for id, short in key_folders(self._objects):
+                self._ids.setdefault(short, []).append(id)
+        fits = self._ids.get(key[: layout.SHORT], [])
+        for id in fits if len(fits) > 1 else ():
+            found = self._objects.read(layout.spec(id, key))
+            if found is not None and key_of(found.data) == key:
+                return id
+        return fits[0] if fits else ""
+
+    def ordered(self, key: str) -> list[BundledStep]:
+        """What was read, in topological order, the key last."""
+        order: list[BundledStep] = []
+        seen: set[str] = set()
+        stack = [(key, False)]
+        while stack:
+            each, leaving = stack.pop()
+            step = self._steps.get(each)
+            if step is None:
+                continue
+            if leaving:
+                order.append(step)
+            elif each not in seen:
+                seen.add(each)
+                stack.append((each, True))
+                stack += [(needed, False) for needed in reversed(step.depends_on)]
+        return order
+
+
+def _stale(steps: Sequence[BundledStep]) -> Iterator[str]:
+    """The steps whose inputs were made again since they were read, with other bytes."""
+    by_key = {step.key: step for step in steps}
+    for step in steps:
+        for role, record in step.commit.inputs.items():
+            made = by_key.get(record.key)
+            if made is not None and record.compared is not None and record.compared != made.commit.compared:
+                yield f"{step.label}: is stale, since its input {role} was made again with other bytes; run it again"
+
+
+def _damage(objects: ObjectStore, steps: Sequence[BundledStep]) -> list[str]:
+    """What is missing of the outputs, or is not of the size that was committed."""
+    verifier = Verifier(objects, "intact")
+    found = in_parallel(objects, lambda step: verifier.verify(step.id, step.key), steps)
+    return [str(finding) for verified in found if verified is not None for finding in verified.findings]
+
+
+def _sizes(objects: ObjectStore, files: Iterable[str]) -> dict[str, int]:
+    """Bytes of each local file that is kept."""
+    paths = {layout.kept_file(each): each for each in files}
+    folders = sorted({path.rpartition("/")[0] for path in paths})
+    return {
+        paths[info.path]: info.size
+        for infos in in_parallel(objects, objects.list, folders)
+        for info in infos
+        if info.path in paths
+    }
+
+
+def warnings(bundle: Bundle) -> Iterator[str]:
+    """What whoever gets the bundle cannot do with it, and why."""
+    unknown = [step.label for step in bundle.steps if not step.commit.origin and not step.id.startswith(ADOPTED)]
+    if unknown:
+        yield (
+            f"nothing says with which code {few(unknown)} was made (by an earlier version): it can be pulled and "
+            "verified, and not reproduced; --force makes it again"
+        )
+    unpinned = [step.label for step in bundle.steps if step.commit.unpinned]
+    if unpinned:
+        yield f"{few(unpinned)} read what no key fixes: whoever makes it again may get other bytes"
+    states = {(git.commit, git.note) for origin in bundle.origins.values() if (git := origin.git) and git.is_dirty}
+    for commit, note in sorted(states):
+        patch = f"and without the patch: {note}" if note else "and the patch is in the bundle"
+        yield f"the code was not that of the git commit {commit[:12]}: tracked files had changes, {patch}"

@@ -1,0 +1,82 @@
+"""What would make a secret known: refused before a run begins, removed of an attempt that did not come to its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+
+from marin_pipeline.core.canonical import dumps
+from marin_pipeline.core.errors import InputError, StoreError, UsageError
+from marin_pipeline.core.graph import Graph
+from marin_pipeline.core.redaction import Redactor
+from marin_pipeline.core.secrets import redactor
+from marin_pipeline.run.task import Task, write_call
+from marin_pipeline.store import layout
+from marin_pipeline.store.guard import remove_disclosed
+from marin_pipeline.store.objects import ObjectStore
+
+
+def refuse_disclosed(graph: Graph) -> None:
+    """See that no value of a secret stands where it would be written: in an argument, or in a name.
+
+    Raises:
+        UsageError: naming the step, the argument and the secret.
+    """
+    known = redactor()
+    if known is None:
+        return
+    for node in graph.nodes.values():
+        for name in node.names:
+            if found := known.find(name.encode()):
+                raise UsageError(f"a name of {node.id} holds the value of the secret {found}; give it another name")
+        if node.loaded:
+            continue
+        for argument, value in node.declaration.arguments.items():
+            if found := known.find(dumps(write_call({argument: value}))):
+                shown = node.names[0]
+                raise UsageError(
+                    f"{shown}.{argument} holds the value of the secret {found}, and arguments are written into specs "
+                    f'and records; declare the argument as a Secret, and pass Secret("{found}")'
+                )
+
+
+def refuse_in_code(path: str, data: bytes) -> None:
+    """See that a file of code, which is kept with what it makes, holds no value of a secret.
+
+    Raises:
+        InputError: naming the file and the secret.
+    """
+    known = redactor()
+    found = known and known.find(data)
+    if found:
+        raise InputError(
+            f"{path}: holds the value of the secret {found}, and the code of a run is kept with its outputs; take it "
+            f'out, and read it where it is needed: Secret("{found}").value'
+        )
+
+
+def remove_leftovers(objects: ObjectStore, task: Task) -> None:
+    """Delete the files that hold a secret among those of an attempt that has ended without a result: in a store that
+    is written in place they lie there, though nobody looked through them.
+    """
+    known = redactor(task.secrets) if task.secrets and objects.in_place else None
+    if known is not None:
+        with suppress(StoreError):  # why the attempt ended is what the reader needs
+            _remove(objects, task, known)
+
+
+def _remove(objects: ObjectStore, task: Task, known: Redactor) -> None:
+    for path in _folders(objects, task):
+        if objects.names(path):
+            remove_disclosed(known, [objects.folder(path)])
+
+
+def _folders(objects: ObjectStore, task: Task) -> Iterator[str]:
+    yield layout.attempt(task.id, task.key, task.attempt)
+    yield task.work
+    found = objects.read(layout.attempt_shards(task.id, task.key, task.attempt))
+    for line in found.data.splitlines() if found else ():
+        with suppress(ValueError):  # its process was killed while it wrote the line
+            _, key, attempt = json.loads(line)
+            yield f"{layout.shard(key)}/{attempt}"
