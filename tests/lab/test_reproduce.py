@@ -310,6 +310,32 @@ def test_a_store_that_is_looked_in_on_a_miss_does_not_make_what_is_to_be_run(pro
     assert (ran(done.events), last["steps"]) == (["read", "upper", "longest"], 3)
 
 
+def test_unpinned_steps_run_and_are_named_beside_the_verdict(tmp_path: Path) -> None:
+    program = """
+import os
+from marin_pipeline import Artifact, Context, main, step
+
+@step(unpinned=lambda arguments: ["https://example.org/newest"])
+def newest(ctx: Context) -> str:
+    return os.environ.get("NEWEST", "1")
+
+@step
+def read(ctx: Context, text: Artifact[str]) -> str:
+    return text.value
+
+if __name__ == "__main__":
+    main(read(newest()))
+"""
+    project = Project.at(tmp_path, {"program.py": program})
+    project.run()
+    done, last = project.reproduce("read", "--deep")
+    assert (done.code, last["verdict"]) == (0, "reproduced bit-identical"), done.err
+    assert any("newest is unpinned" in note and "https://example.org/newest" in note for note in last["notes"])
+    done, last = project.reproduce("read", "--deep", NEWEST="2")
+    assert (last["verdict"], last["first_difference"]["step"]) == ("diverged", "newest")
+    assert last["first_difference"]["place"] == "value: '1' → '2'"
+
+
 def test_a_project_without_a_pyproject_is_run_again(tmp_path: Path) -> None:
     files = {"program.py": PROGRAM.replace("version=2", ""), "helper.py": HELPER, "in.txt": "some words here"}
     project = Project.at(tmp_path, files)
