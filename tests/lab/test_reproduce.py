@@ -239,13 +239,13 @@ if __name__ == "__main__":
     main(secretive(Secret("A_TOKEN_OF_MINE")))
 """
     project = Project.at(tmp_path, {"program.py": program, "pyproject.toml": PYPROJECT})
-    project.extra["A_TOKEN_OF_MINE"] = "xyzzy"
+    project.extra["A_TOKEN_OF_MINE"] = "xyzzy-xyzzy"
     project.run()
     del project.extra["A_TOKEN_OF_MINE"]
     done = project.tool("reproduce", "secretive", "--from", str(project.prefix), "--json")
     assert (done.code, done.out) == (2, "")
     assert "export A_TOKEN_OF_MINE=..." in done.err
-    _, last = project.reproduce("secretive", A_TOKEN_OF_MINE="abcde")
+    _, last = project.reproduce("secretive", A_TOKEN_OF_MINE="abcde-abcde")
     assert last["verdict"] == "reproduced bit-identical"
 
 
