@@ -89,7 +89,7 @@ def undisturbed(folder: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("MARIN_TEST_GATE", str(folder))
     options = Options(prefix=str(folder / "store"), backend="inline")
     assert Session.open([uploading.build(streamed)], options, "tests/uploading").run().ok
-    return {id: commit.output for (id, _), commit in check(open_objects(options.prefix)).current.items()}
+    return {id: commit.output for (id, _), commit in check(open_objects(options.prefix or "")).current.items()}
 
 
 @pytest.mark.parametrize(
