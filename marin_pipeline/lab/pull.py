@@ -69,13 +69,14 @@ class Asked:
 def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
     """Take an output; the exit code. What is printed is a line, or an event, an output."""
 
-    def tell(event: Event) -> None:
-        text = json.dumps(event) if as_json else _line(event)
-        if text:
-            print(text, flush=True)
-
     try:
-        with _progress() as progress:
+        with _screen() as (say, progress):
+
+            def tell(event: Event) -> None:
+                text = json.dumps(event) if as_json else _line(event)
+                if text:
+                    say(text)
+
             Pull(objects, asked, tell, progress).run()
     except MarinError as error:
         if as_json:
@@ -317,10 +318,12 @@ def _line(event: Event) -> str:
 
 
 @contextmanager
-def _progress() -> Generator[Callable[[int, int], None]]:
-    """A bar on stderr while that is a terminal; called with the bytes that are there, and those that will be."""
+def _screen() -> Generator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
+    """Prints a text; and takes the bytes that are there, and those that will be, for a bar on stderr while that is a
+    terminal.
+    """
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield partial(print, flush=True), lambda done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -328,4 +331,11 @@ def _progress() -> Generator[Callable[[int, int], None]]:
     columns = (TextColumn("pull"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         task = progress.add_task("pull", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+        def say(text: str) -> None:
+            if sys.stdout.isatty():  # the same terminal: the bar makes room
+                progress.console.print(text, soft_wrap=True, highlight=False, markup=False)
+            else:
+                print(text, flush=True)
+
+        yield say, lambda done, total: progress.update(task, completed=done, total=total)
