@@ -87,9 +87,10 @@ def undisturbed(folder: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -
     """What a run makes that nothing disturbs, in a folder."""
     folder.mkdir()
     monkeypatch.setenv("MARIN_TEST_GATE", str(folder))
-    options = Options(prefix=str(folder / "store"), backend="inline")
+    prefix = str(folder / "store")
+    options = Options(prefix=prefix, backend="inline")
     assert Session.open([uploading.build(streamed)], options, "tests/uploading").run().ok
-    return {id: commit.output for (id, _), commit in check(open_objects(options.prefix or "")).current.items()}
+    return {id: commit.output for (id, _), commit in check(open_objects(prefix)).current.items()}
 
 
 @pytest.mark.parametrize(
