@@ -109,13 +109,11 @@ def _unpinned(arguments: Mapping[str, Any]) -> Sequence[str]:
     ]
 
 
-def _transfers(arguments: Mapping[str, Any]) -> int | None:
-    sizes = [
+def _transfers(arguments: Mapping[str, Any]) -> Sequence[int | None]:
+    return [
         source.url.size if isinstance(source.url, LocalFile) else source.expected_bytes
         for source, _ in _sources(arguments)
     ]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
 
 
 @step(version=1, unpinned=_unpinned, transfers=_transfers)

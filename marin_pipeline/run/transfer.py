@@ -163,7 +163,7 @@ def transfers_of(plan: Plan, store: str, region: str, here: str, limit: int | No
     seen: set[str] = set()
     for planned in plan.running:
         if not planned.node.loaded and planned.node.declaration.step.transfers is not None:
-            _add_size(downloads, planned.node.name, planned.node.declaration.transfers)
+            _add_sizes(downloads, planned.node.name, planned.node.declaration.transfers)
         for key in planned.node.depends_on if crosses(region, here) else ():
             if key not in seen:
                 seen.add(key)
@@ -179,13 +179,13 @@ def _add(part: Part, planned: PlannedNode) -> None:
         part.what.append(planned.node.name)
         part.made.append(planned.node.name)
     else:
-        _add_size(part, planned.node.name, commit.bytes)
+        _add_sizes(part, planned.node.name, [commit.bytes])
 
 
-def _add_size(part: Part, name: str, size: int | None) -> None:
+def _add_sizes(part: Part, name: str, sizes: Sequence[int | None]) -> None:
     part.what.append(name)
-    part.bytes += size or 0
-    if size is None:
+    part.bytes += sum(size for size in sizes if size is not None)
+    if None in sizes:
         part.unknown.append(name)
 
 
