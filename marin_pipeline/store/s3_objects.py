@@ -82,6 +82,15 @@ class S3Objects(RemoteObjects):
         self._bytes = _client(self.url, bucket, key, timeout=900, silence=120)
         self._server = _endpoint() or "Amazon S3"
 
+    @property
+    def endpoint(self) -> str | None:
+        return _endpoint()
+
+    def region(self) -> str:
+        """The one that requests are signed for: Amazon answers for a bucket of another one with an error."""
+        names = ("AWS_REGION", "AWS_DEFAULT_REGION") if self.endpoint is None else ()
+        return next((found for name in names if (found := os.environ.get(name))), "")
+
     def is_there(self) -> bool:
         try:
             return any(self._records.list(chunk_size=1))

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from marin_pipeline import Artifact
-from marin_pipeline.run.driver import Options, Session
+from marin_pipeline.run.driver import Session
+from marin_pipeline.run.options import Options
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.objects import (
     FileToPublish,

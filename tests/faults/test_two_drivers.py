@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from marin_pipeline.run.driver import Options, Session
+from marin_pipeline.run.driver import Session
+from marin_pipeline.run.options import Options
 from marin_pipeline.store.local_objects import LocalObjects
 from tests.conftest import ROOT
 from tests.faults.drivers import Scene, alive

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from marin_pipeline import Artifact
-from marin_pipeline.run.driver import Options, RunResult, Session
+from marin_pipeline.run.driver import RunResult, Session
+from marin_pipeline.run.options import Options
 from marin_pipeline.run.outcome import Notice
 from marin_pipeline.run.plan import Plan
 from marin_pipeline.store.objects import ObjectStore, open_objects
