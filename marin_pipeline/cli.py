@@ -244,6 +244,7 @@ class _Words:
 
 def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> int:
     from marin_pipeline.core.source import unchanging
+    from marin_pipeline.run.disclosure import refuse_typed
 
     parsed = _parser(target if _is_builder(target) else None).parse_intermixed_args(argv)
     out = stream_aside() if parsed.json else sys.stdout
@@ -251,7 +252,7 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     _refuse_options_of_others(words.command, parsed)
     with unchanging(), _without_collection():
         built = _declared(target, parsed)
-        _refuse_typed_secrets(argv)
+        refuse_typed(argv)
         session = _session(built, words.overrides, parsed)
         looks = session.looks()
         plan = session.plan(looks)
@@ -270,21 +271,6 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         print(json.dumps(found.tree()) if parsed.json else "\n".join(found.lines()), file=out, flush=True)
         return 0
     return _plan(session, plan, parsed, out, _asked(target, parsed, words))
-
-
-def _refuse_typed_secrets(argv: Sequence[str]) -> None:
-    """A secret on the command line stands in the shell's history, and would stand in the record of the run.
-
-    Raises:
-        UsageError: naming the secret.
-    """
-    known = redactor()
-    found = known and known.find("\0".join(argv).encode("utf-8", "surrogateescape"))
-    if found:
-        raise UsageError(
-            f"the command line holds the value of the secret {found}, and it is kept in histories and records; leave "
-            f'it out, and pass Secret("{found}") in the experiment to the step that needs it'
-        )
 
 
 def _refuse_options_of_others(command: str, parsed: argparse.Namespace) -> None:

@@ -243,12 +243,44 @@ def _pull_options(parser: Parser) -> None:
     depth.add_argument("--only-target", action="store_true", help="take the output alone (the default)")
     depth.add_argument("--deep", action="store_true", help="take all that it was made from as well")
     parser.add_argument("--as", dest="name", metavar="NAME", help="what it is called here (default: pulled/...)")
+    parser.add_argument(
+        "--single-writer",
+        action="store_true",
+        help="take a store that does not keep conditional writes: nobody else writes there meanwhile",
+    )
 
 
 def _pull(objects: ObjectStore, parsed: Parsed) -> int:
     from marin_pipeline.lab import pull
 
-    return pull.pull(objects, pull.Asked(parsed.bundle, parsed.source, parsed.deep, parsed.name), parsed.json)
+    asked = pull.Asked(parsed.bundle, parsed.source, parsed.deep, parsed.name, parsed.single_writer)
+    return pull.pull(objects, asked, parsed.json)
+
+
+def _reproduce_options(parser: Parser) -> None:
+    parser.description = (
+        "Run a recorded step again, with the code of its record, and say whether the same came out. Exits with 0 when "
+        "it did, 1 when a step failed, 4 when something differs or cannot be verified. What runs is the code of the "
+        "record: reproduce only what comes from people whose code you would run."
+    )
+    parser.add_argument("what", metavar="KEY|BUNDLE", help=f"{KEY}; or a file that `share` wrote, - for stdin")
+    parser.add_argument(
+        "--from", dest="source", metavar="PREFIX", help="store of the record (default for a key: --prefix)"
+    )
+    parser.add_argument("--to", metavar="PREFIX", help="store that is written (default: one that is removed again)")
+    parser.add_argument("--deep", action="store_true", help="run all that it was made from again as well")
+    environments = "packages: these here, those of the record, or (auto) the record's where the versions here differ"
+    parser.add_argument("--environment", choices=("auto", "present", "recorded"), default="auto", help=environments)
+    parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
+
+
+def _reproduce(objects: ObjectStore, parsed: Parsed) -> int:
+    from marin_pipeline.lab import reproduce
+
+    out = stream_aside() if parsed.json else sys.stdout
+    source = open_objects(parsed.source) if parsed.source else None
+    asked = reproduce.Asked(parsed.to, parsed.deep, parsed.environment, parsed.max_parallel)
+    return reproduce.command(objects, source, parsed.what, asked, out, parsed.json)
 
 
 COMMANDS = (
@@ -273,6 +305,9 @@ COMMANDS = (
     Command("gc", "collect what nothing needs any more", _gc_options, _gc),
     Command("share", "write what a stranger needs of one output: its bundle", _share_options, _share),
     Command("pull", "take an output out of somebody's store, verified", _pull_options, _pull, False),
+    Command(
+        "reproduce", "run a recorded step again, and compare what comes out", _reproduce_options, _reproduce, False
+    ),
     Command("adopt", "take a file or folder that was made elsewhere into the store", _adopt_options, _adopt, False),
 )
 

@@ -16,9 +16,9 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.stores import counted, gs_server, prefix, s3_prefix, s3_server, shared_prefix
+from tests.stores import counted, gs_prefix, gs_server, prefix, s3_prefix, s3_server, shared_prefix
 
-__all__ = ["gs_server", "prefix", "s3_prefix", "s3_server", "shared_prefix"]
+__all__ = ["gs_prefix", "gs_server", "prefix", "s3_prefix", "s3_server", "shared_prefix"]
 
 # The same examples each time: a check that passes once passes again. `MARIN_TEST_PROFILE=searching` tries others.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -78,7 +78,7 @@ def standard_docstrings(package: str) -> Iterator[str]:
                 yield text
 
 
-def environment(prefix: Path) -> dict[str, str]:
+def environment(prefix: Path | str) -> dict[str, str]:
     """The environment of a program whose store lies at `prefix`."""
     return {**os.environ, "MARIN_PREFIX": str(prefix), "COLUMNS": "120"}
 

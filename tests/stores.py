@@ -79,6 +79,12 @@ def new_prefix(request: pytest.FixtureRequest, kind: str) -> str:
 
 
 @pytest.fixture
+def gs_prefix(request: pytest.FixtureRequest) -> str:
+    """An empty prefix of the GCS server."""
+    return new_prefix(request, "gs")
+
+
+@pytest.fixture
 def s3_prefix(request: pytest.FixtureRequest) -> str:
     """An empty prefix of the S3 server."""
     return new_prefix(request, "s3")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from marin_pipeline.core.artifact import LONGEST_NAME, NAME, Artifact, FileEntry
 from marin_pipeline.core.errors import DeclarationError, NotRunError
@@ -90,6 +90,9 @@ class _NotHere:
         self._refuse()
 
     def local(self, path: str) -> Path:
+        self._refuse()
+
+    def open(self, path: str) -> BinaryIO:
         self._refuse()
 
     def url(self, path: str) -> str:

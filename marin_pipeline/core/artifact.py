@@ -7,13 +7,14 @@ alone. A bound one reads exactly the files that its manifest names.
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import os
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Generic, NewType, Protocol, TypeVar, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Generic, NewType, Protocol, TypeVar, get_args, get_origin
 
 from marin_pipeline.core.annotations import UNIONS, describe
 from marin_pipeline.core.canonical import Reference, Tree
@@ -66,6 +67,10 @@ class Output(Protocol):
 
     def local(self, path: str) -> Path:
         """A local file or folder that holds `path` of the output."""
+        ...
+
+    def open(self, path: str) -> BinaryIO:
+        """A file of the output, opened for reading; it is not fetched first."""
         ...
 
     def url(self, path: str) -> str:
@@ -260,11 +265,24 @@ class File(Reference):
         """The whole file."""
         return self.path.read_bytes()
 
-    def open(self, mode: str = "rb", encoding: str | None = None) -> IO[Any]:
-        """The file, opened for reading."""
+    def open(self, mode: str = "rb", encoding: str = "utf-8") -> IO[Any]:
+        """The file, opened for reading, as bytes or as text (`r`).
+
+        A large one that lies in a bucket, and was not fetched before, is read by ranges, without a copy on this
+        machine's disk. Read from the beginning to the end, it is held against its sha256, and wrong bytes are an error
+        before the last of them are handed out. Where its reader jumps about, its size and the checksum of the store
+        are all that was compared, when it was opened: `path` has a copy that was verified.
+
+        Raises:
+            CorruptOutput: here, or by a read, when the file is not what was committed.
+        """
         if set(mode) - set("rbt"):
             raise InputError(f"{self!r} is committed and can only be read; open it with mode 'r' or 'rb', not {mode!r}")
-        return self.path.open(mode, encoding=encoding)
+        file = self._open()
+        return file if "b" in mode else io.TextIOWrapper(file, encoding=encoding)
+
+    def _open(self) -> BinaryIO:
+        return self.path.open("rb")
 
 
 class OutputFile(File):
@@ -282,6 +300,9 @@ class OutputFile(File):
     @property
     def path(self) -> Path:
         return self.artifact.output.local(self.sub)
+
+    def _open(self) -> BinaryIO:
+        return self.artifact.output.open(self.sub)
 
     @property
     def url(self) -> str:

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from marin_pipeline.core.canonical import Tree
-from marin_pipeline.core.errors import CorruptOutput, InputError
+from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.step import Exactness
 from marin_pipeline.lab.first_difference import Side, first_difference
 from marin_pipeline.run.code_lock import RELATIVE_TOLERANCE, Golden, differences, figures
-from marin_pipeline.run.output_difference import FileDifference
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.store.commit import Commit
-from marin_pipeline.store.manifest import VALUE, Entry
+from marin_pipeline.store.manifest import Entry
 from marin_pipeline.store.output import CommittedOutput
 
 Verdict = Literal["bit-identical", "within tolerance", "diverged"]

@@ -1,5 +1,5 @@
-"""The Python and the packages that a record was made with: whether they are those that are here, and where not, a virtual
-environment of them.
+"""The Python and the packages that a record was made with: whether they are those that are here, and where not, a
+virtual environment of them.
 
 An environment is built once and kept in the user's cache, named by what is in it. Only what an index has is installed,
 in exactly the recorded versions and nothing beside them; `marin_pipeline` and the project itself are code, which the
@@ -38,6 +38,7 @@ COMPLETE = "complete.json"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 _NOT_THERE = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)==")
+_NO_ANSWER = re.compile(r"WARNING: Retrying|onnection|name resolution|timed out|SSLError", re.IGNORECASE)
 NAMED = 8
 """Packages that are named one by one; more are counted."""
 
@@ -174,7 +175,8 @@ def _install(program: Path, versions: Mapping[str, str], folder: Path, tell: Cal
         failed = _output_of([*command, "--requirement", str(requirements)])
         if failed is None:
             break
-        missing = _NOT_THERE.search(failed)
+        # Without an index that answers pip says the same of every package.
+        missing = None if _NO_ANSWER.search(failed) else _NOT_THERE.search(failed)
         name = missing[1].lower().replace("_", "-").replace(".", "-") if missing else ""
         if name not in left:
             raise InputError(f"{folder}: the recorded packages cannot be installed; pip says:\n{_last_lines(failed)}")
@@ -184,7 +186,7 @@ def _install(program: Path, versions: Mapping[str, str], folder: Path, tell: Cal
 
 
 def find_python(version: str) -> str:
-    """A Python of the recorded minor version, the exact one where it is there: the present one, one on PATH, one of pyenv.
+    """A Python of the recorded minor version, the exact one if it is there: the present one, one on PATH, one of pyenv.
 
     Raises:
         InputError: when there is none.

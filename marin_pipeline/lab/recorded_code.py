@@ -1,5 +1,5 @@
-"""The code of a record, unpacked, and a process that runs with it: the engine and the steps are those of the snapshot, and
-nothing of the project in which the caller happens to stand.
+"""The code of a record, unpacked, and a process that runs with it: the engine and the steps are those of the snapshot,
+and nothing of the project in which the caller happens to stand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from marin_pipeline.run.rerun import Request
 from marin_pipeline.run.task import Target
 from marin_pipeline.store.snapshots import Snapshot
 
-_START = '''"""Leaves on the path what is installed and what PYTHONPATH names: no project that the environment is linked to."""
+_START = '''"""Leaves on the path what is installed and what PYTHONPATH names, and no project that is linked."""
 
 import os
 import sys
@@ -32,17 +32,20 @@ _standard = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
 
 
 def _stays(folder):
-    parts = folder.split(os.sep)
-    inside = any(folder == each or folder.startswith(each + os.sep) for each in _standard)
-    return folder in _named or inside or folder.endswith(".zip") or not {"site-packages", "dist-packages"}.isdisjoint(parts)
+    if any(folder == each or folder.startswith(each + os.sep) for each in _standard) or folder.endswith(".zip"):
+        return True
+    return folder in _named or not {"site-packages", "dist-packages"}.isdisjoint(folder.split(os.sep))
 
 
 sys.path[:] = [folder for folder in sys.path if _stays(folder)]
-sys.meta_path[:] = [each for each in sys.meta_path if not str(getattr(each, "__module__", "")).startswith("__editable__")]
+sys.meta_path[:] = [each for each in sys.meta_path if "__editable__" not in str(getattr(each, "__module__", ""))]
 '''
 
-_DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "MARIN_PREFIX", "VIRTUAL_ENV")
-"""Of the caller's environment: what would change which code is run, or where it writes."""
+_DROPPED = (
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "VIRTUAL_ENV"),
+    *("MARIN_PREFIX", "MARIN_SUBSTITUTES"),
+)
+"""Of the caller's environment: what would change which code is run, where it writes, or whether it is run at all."""
 
 
 class RecordedCode:
@@ -138,7 +141,8 @@ def run_with(code: RecordedCode, python: str, request: Request, event: Callable[
             text=True,
             encoding="utf-8",
         )
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             with suppress(BrokenPipeError):  # it has ended already; its code tells
                 process.stdin.write(request.dumps())

@@ -1,35 +1,45 @@
 """`marin-pipeline reproduce`: runs a recorded step again, with all its ancestors when asked, and says whether the same
 came out.
 
-What is run is the code of the record. Who reproduces a bundle runs what its maker wrote: reading one is harmless, this is
-not.
+What is run is the code of the record. Who reproduces a bundle runs what its maker wrote: reading one is harmless, this
+is not.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, UsageError
+from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
+from marin_pipeline.lab.pull import read_bundle
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
+from marin_pipeline.store.read_only import ReadOnlyObjects
 from marin_pipeline.store.verify import Verifier
 
 _WORDS: Mapping[str, Word] = {
     "bit-identical": "reproduced bit-identical",
     "within tolerance": "reproduced within tolerance",
+    "diverged": "diverged",
+}
+_WORDS_OF_WHAT_IS_THERE: Mapping[str, Word] = {
+    "bit-identical": "intact",
+    "within tolerance": "cached",
     "diverged": "diverged",
 }
 
@@ -91,13 +101,38 @@ def _event_text(tree: Mapping[str, Tree]) -> str | None:
     return f"{verb:<9}{tree['key'][:8]}  {tree['name']}  {detail}".rstrip()
 
 
-def reproduce(source: ObjectStore, steps: Sequence[Recorded], key: str, asked: Asked, reporter: Reporter) -> int:
+def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Asked, out: TextIO, as_json: bool) -> int:
+    """The command: reproduce a key, or what a bundle says.
+
+    Args:
+        own: the store of a key when `source` is not given.
+        what: a key, a name, or the file of a bundle.
+
+    Raises:
+        MarinError: when it cannot be tried.
+    """
+    given, source = source is not None, ReadOnlyObjects(source or own)
+    if given and not source.is_there():
+        raise UsageError(f"--from {source.url}: no store is there")
+    bundle = read_bundle(what, source)
+    if not given and (what == "-" or Path(what).is_file()):
+        raise UsageError(f"--from PREFIX: say where the store of {what} is; it says that it was {bundle.source}")
+
+    def line(text: str) -> None:
+        print(text, file=out, flush=True)
+
+    def event(tree: Mapping[str, Tree]) -> None:
+        line(json.dumps(tree))
+
+    return reproduce(source, bundle, asked, Reporter(line, event if as_json else None))
+
+
+def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Reporter) -> int:
     """Run a recorded step again and compare.
 
     Args:
         source: the store of the record; it is only read.
-        steps: the graph of the record, checked, in topological order.
-        key: of the target.
+        bundle: the record, checked.
 
     Returns:
         0 as recorded, 1 a step failed, 4 diverged or not verified, 130 interrupted.
@@ -105,24 +140,30 @@ def reproduce(source: ObjectStore, steps: Sequence[Recorded], key: str, asked: A
     Raises:
         MarinError: when it cannot be tried.
     """
-    target = next(step for step in steps if step.key == key)
-    outcome = Outcome(target.id, key, target.name)
+    steps = Recorded.of(bundle)
+    target = steps[-1]
+    outcome = Outcome(target.id, target.key, target.name)
     with _places(asked.to) as (scratch, prefix):
         to = open_objects(prefix)
         if not to.shared:
             raise UsageError(f"--to {prefix}: a store in memory is seen by this process only; choose a folder")
-        work = Work.of(steps, key, asked.deep, to)
+        work = Work.of(steps, asked.deep, to)
         work.refuse_missing_secrets()
         try:
             if not work.runs:
                 outcome.steps.append(_already_there(source, to, target))
             else:
                 _run_again(
-                    Reproduction(source, to, work, scratch, asked.environment, reporter.tell), asked, outcome, reporter
+                    Reproduction(source, to, work, scratch, asked.environment, reporter.tell),
+                    asked,
+                    outcome,
+                    reporter,
                 )
         except CorruptOutput as error:
-            outcome.damaged, _, outcome.damage = str(error).partition(": ")
-        if asked.to is not None or (outcome.exit_code not in (0, 130) and to.is_there()):
+            where, _, what = str(error).partition(": ")
+            outcome.damaged, outcome.damage = where, what or str(error)
+        is_of_use = outcome.exit_code not in (0, 130) and bool(outcome.steps or outcome.failed)
+        if asked.to is not None or is_of_use:
             outcome.prefix = to.url
         if asked.to is None and outcome.prefix is None:
             shutil.rmtree(prefix, ignore_errors=True)
@@ -155,6 +196,7 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
         for step in [*work.pulled, *work.there]
         if step.key in run.moved
     ]
+    outcome.notes += list(_reservations(run))
     found: dict[str, Future[tuple[StepVerdict, CommittedOutput]]] = {}
     # In another thread: what the run tells has to be listened to.
     with ThreadPoolExecutor(1) as comparing:
@@ -185,6 +227,16 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
     order = {step.key: number for number, step in enumerate([*work.there, *work.runs])}
     verdicts = {**there, **{key: verdict for key, (verdict, _) in results.items()}}
     outcome.steps = [verdicts[key] for key in sorted(verdicts, key=order.__getitem__)]
+
+
+def _reservations(run: Reproduction) -> Iterator[str]:
+    """What a reader of the verdict should know of the steps that run."""
+    for step in run.work.runs:
+        if step.commit.unpinned:
+            named = ", ".join(step.commit.unpinned)
+            yield f"{step.name} is unpinned: what no key fixes ({named}) may be another now"
+    if run.started_with_states:
+        yield f"{run.to.url} had trained states before, from which a step may have gone on instead of beginning anew"
 
 
 def _compared(run: Reproduction, step: Recorded, reporter: Reporter) -> tuple[StepVerdict, CommittedOutput]:
@@ -225,5 +277,4 @@ def _already_there(source: ObjectStore, to: ObjectStore, target: Recorded) -> St
         first = verified.findings[0]
         raise CorruptOutput(f"{first.where}: {first.what}")
     comparison = compare(CommittedOutput(source, target.id, target.key, target.commit), made)
-    word: Word = {"bit-identical": "intact", "within tolerance": "cached", "diverged": "diverged"}[comparison.verdict]
-    return StepVerdict(target.id, target.key, target.name, word, comparison)
+    return StepVerdict(target.id, target.key, target.name, _WORDS_OF_WHAT_IS_THERE[comparison.verdict], comparison)

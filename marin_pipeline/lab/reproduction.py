@@ -5,6 +5,7 @@ came out.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.canonical import Tree, digest
 from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError, StoreError, UsageError
 from marin_pipeline.core.key import artifact_keys
+from marin_pipeline.lab.bundle import Bundle, BundledStep
 from marin_pipeline.lab.environment import Environment, How, choose
 from marin_pipeline.lab.recorded_code import RecordedCode, run_with
 from marin_pipeline.run.rebuilt import RecordedStep, file_name
@@ -31,26 +33,47 @@ Event = Callable[[Mapping[str, Tree]], None]
 
 @dataclass(frozen=True)
 class Recorded:
-    """One step of a bundle."""
+    """One step of a bundle, and what it needs to be run again."""
 
-    id: str
-    key: str
-    spec: str
-    commit: Commit
+    step: BundledStep
     origin: Origin | None
     """Where its output comes from; None where nobody wrote it down."""
     environment: str = ""
     """Digest of Python and packages of the origin."""
+    name: str = ""
+    """On screen."""
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> list[Recorded]:
+        """The steps of a bundle, in topological order."""
+        environments = {digest: _environment(origin) for digest, origin in bundle.origins.items()}
+        names = [_name(step.id) for step in bundle.steps]
+        many = Counter(names)
+        found: list[Recorded] = []
+        for step, name in zip(bundle.steps, names, strict=True):
+            made, shown = step.commit.origin, name if many[name] == 1 else f"{name}[{step.key[:8]}]"
+            found.append(cls(step, bundle.origins.get(made), environments.get(made, ""), shown))
+        return found
 
     @property
-    def name(self) -> str:
-        """On screen."""
-        return self.id.removeprefix(ADOPTED) if self.is_adopted else step_name(self.id)
+    def id(self) -> str:
+        """Of the step."""
+        return self.step.id
+
+    @property
+    def key(self) -> str:
+        """Of the step."""
+        return self.step.key
+
+    @property
+    def commit(self) -> Commit:
+        """The record of its output."""
+        return self.step.commit
 
     @property
     def label(self) -> str:
         """For errors."""
-        return f"{self.id} {self.key[:8]}"
+        return self.step.label
 
     @property
     def is_adopted(self) -> bool:
@@ -60,8 +83,7 @@ class Recorded:
     @cached_property
     def inputs(self) -> list[str]:
         """Keys of what it reads directly, each once."""
-        read = [record.key for record in self.commit.inputs.values()]
-        return list(dict.fromkeys([*read, *sorted(artifact_keys(self.commit.arguments))]))
+        return list(dict.fromkeys([*self.step.depends_on, *sorted(artifact_keys(self.commit.arguments))]))
 
     @cached_property
     def files(self) -> dict[tuple[str, str], None]:
@@ -80,6 +102,10 @@ class Recorded:
                 f"{self.label}: its record does not say with which code it was made (it is of an earlier version of "
                 "marin_pipeline), so it cannot be run again; `marin-pipeline pull` fetches and verifies it"
             )
+
+
+def _name(id: str) -> str:
+    return id.removeprefix(ADOPTED) if id.startswith(ADOPTED) else step_name(id)
 
 
 def tagged(tree: Tree, tag: str) -> Iterator[Mapping[str, Tree]]:
@@ -108,12 +134,11 @@ class Work:
     """What they need and does not run again."""
 
     @classmethod
-    def of(cls, steps: Sequence[Recorded], key: str, deep: bool, to: ObjectStore) -> Work:
+    def of(cls, steps: Sequence[Recorded], deep: bool, to: ObjectStore) -> Work:
         """Decide what runs.
 
         Args:
-            steps: the graph, in topological order.
-            key: of the target.
+            steps: the graph, in topological order; the last one is the target.
             deep: run all ancestors again as well.
             to: the store that is written.
 
@@ -121,7 +146,7 @@ class Work:
             UsageError: when the target was made elsewhere.
             InputError: when it is not known with which code a step was made.
         """
-        by_key = {step.key: step for step in steps}
+        by_key, key = {step.key: step for step in steps}, steps[-1].key
         if by_key[key].is_adopted:
             raise UsageError(
                 f"{by_key[key].name} was made elsewhere and taken in, so that no step could make it again; "
@@ -174,6 +199,9 @@ class Reproduction:
     moved: list[str] = field(default_factory=list[str])
     """Inputs that the store had already, with other bytes than are recorded: what reads them is no reproduction."""
 
+    started_with_states: bool = False
+    """The store had states of training before, from which a step goes on."""
+
     def prepare(self) -> None:
         """Fetch the code, the files and the inputs, all verified, and have the environments ready.
 
@@ -196,6 +224,7 @@ class Reproduction:
             if step.environment not in self.environments:
                 own = self.codes[step.origin.snapshot].distributions
                 self.environments[step.environment] = choose(step.origin, self.how, own, self.tell)
+        self.started_with_states = bool(self.to.names("chains"))
         for step in self.work.pulled:
             self.tell(f"pull     {step.key[:8]}  {step.name}  {step.commit.bytes:,} bytes")
             copy_output(self.source, self.to, step.id, step.key, step.commit)
@@ -263,7 +292,7 @@ def _declared(step: Recorded, code: RecordedCode) -> RecordedStep:
     commit = step.commit
     assert commit.target is not None
     target = code.target(commit.target, step.id)
-    return RecordedStep(step.id, step.key, step.spec, commit.code, commit.pieces, commit.arguments, target)
+    return RecordedStep(step.id, step.key, step.step.spec, commit.code, commit.pieces, commit.arguments, target)
 
 
 def batches(steps: Iterable[Recorded]) -> Iterator[list[Recorded]]:
@@ -290,7 +319,7 @@ def _group(step: Recorded) -> tuple[str, str]:
     return step.origin.snapshot, step.environment
 
 
-def environment_digest(origin: Origin) -> str:
+def _environment(origin: Origin) -> str:
     """What tells two environments apart: Python, and the packages with their versions and files."""
     return digest({"python": origin.python, "packages": {name: vars(each) for name, each in origin.packages.items()}})
 
@@ -312,7 +341,8 @@ def _fetch_file(source: ObjectStore, sha256: str, target: Path) -> None:
                 file.write(block)
     except FileNotFoundError as error:
         raise InputError(
-            f"{source.url}/{path}: the file {target.name!r} that a step was given is not kept there; it cannot be run again"
+            f"{source.url}/{path}: the file {target.name!r}, which a step was given, is not kept there, so that it "
+            "cannot be run again"
         ) from error
     except OSError as error:
         raise StoreError(f"{source.url}/{path}: cannot be fetched ({error.strerror or error})") from error

@@ -9,6 +9,7 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -101,8 +102,12 @@ def run_attempt(
     Args:
         step: the step, where it is at hand; else it is imported as the task says.
     """
-    with guarding(task.secrets):
-        return _run(objects, task, step or find_step(task.target), map_runner, report, is_stopping)
+    try:
+        with guarding(task.secrets):
+            return _run(objects, task, step or find_step(task.target), map_runner, report, is_stopping)
+    finally:
+        for folder in ("out", "records"):
+            objects.forget(f"{layout.attempt(task.id, task.key, task.attempt)}/{folder}")
 
 
 def _run(
@@ -129,8 +134,13 @@ def _run(
     context = RunContext(objects, task, declaration, map_runner=map_runner, report=report, is_stopping=is_stopping)
     refuse_edited(task.files, step.where)
     started = time.monotonic()
-    with surroundings.kept():
-        returned = step.fn(context, **arguments)
+    try:
+        with surroundings.kept():
+            returned = step.fn(context, **arguments)
+    except BaseException:
+        with suppress(MarinError, OSError):  # the error itself is what the reader needs
+            context.publish_records()
+        raise
     refuse_edited(task.files, step.where)
     _keep_files(objects, arguments)
     if not context.out.is_dir():

@@ -96,8 +96,8 @@ class RunContext:
         return self._work
 
     def publish_records(self) -> None:
-        """Keep what was written below `records`."""
-        if self._recorded:
+        """Keep what was written below `records`; where it lies in place, it is kept."""
+        if self._recorded and not self._objects.in_place:
             publish_all(self._objects, f"{self._attempt}/records")
 
     def map(self, fn: Callable[..., R], items: Iterable[Any], **common: Any) -> list[StoredShard[R]]:
@@ -249,6 +249,9 @@ class _FolderOutput:
                 f"{self._folder} has no file {path!r}; it has {', '.join(sorted(self.files)[:10]) or 'none'}"
             )
         return found
+
+    def open(self, path: str) -> BinaryIO:
+        return self.local(path).open("rb")
 
     def url(self, path: str) -> str:
         return str(self._folder / path)

@@ -110,9 +110,8 @@ def _refuse_other(recorded: RecordedStep, artifact: Artifact[Any]) -> None:
     assert declaration is not None
     if declaration.key == recorded.key and declaration.code.digest == recorded.code:
         return
-    raise InputError(
-        f"{recorded.label}: is not what was recorded when it is declared again: {_why(recorded, declaration)}"
-    )
+    why = _why(recorded, declaration)
+    raise InputError(f"{recorded.label}: is not what was recorded when it is declared again: {why}")
 
 
 def _why(recorded: RecordedStep, declaration: Declaration) -> str:

@@ -62,6 +62,10 @@ class StoredShard(Generic[R]):
         """The local file that holds `path`, verified."""
         return self._file_set.local(path)
 
+    def open(self, path: str) -> BinaryIO:
+        """A file, opened for reading."""
+        return self._file_set.open(path)
+
     def url(self, path: str) -> str:
         """Where `path` lies in the store."""
         return f"{self._file_set.objects.url}/{self.entries[path].object}"
@@ -101,6 +105,9 @@ class _ShardOutput:
 
     def local(self, path: str) -> Path:
         return self.shard.local(path)
+
+    def open(self, path: str) -> BinaryIO:
+        return self.shard.open(path)
 
     def url(self, path: str) -> str:
         return self.shard.url(path)
@@ -252,8 +259,11 @@ def run_shard(
     record = layout.shard_record(task.key)
     if objects.read(record) is not None:
         return
-    with guarding(task.secrets):
-        _compute(objects, task, record, call)
+    try:
+        with guarding(task.secrets):
+            _compute(objects, task, record, call)
+    finally:
+        objects.forget(f"{layout.shard(task.key)}/{task.attempt}")
 
 
 def _compute(

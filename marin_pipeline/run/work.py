@@ -55,6 +55,8 @@ class StoredWork:
             with suppress(StoreError):  # the error itself is what the reader needs
                 self._objects.delete(path)
             raise
+        finally:
+            self._objects.forget(path)
         if not ours:
             self._objects.delete(path)
 

@@ -58,9 +58,9 @@ def fetched(objects: RemoteObjects, wanted: Sequence[Wanted]) -> list[Path]:
     return _cache().fetched(objects, wanted)
 
 
-def cached(objects: RemoteObjects, wanted: Wanted) -> Path | None:
-    """The local file with an object's bytes, when nothing must be fetched for it."""
-    return _cache().cached(objects, wanted)
+def is_cached(objects: RemoteObjects, wanted: Wanted) -> bool:
+    """Whether nothing must be fetched for an object."""
+    return _cache().has(objects, wanted)
 
 
 def _cache() -> Cache:
@@ -104,12 +104,10 @@ class Cache:
                 raise
         return places
 
-    def cached(self, objects: RemoteObjects, wanted: Wanted) -> Path | None:
-        """The local file with an object's bytes, when it is there."""
+    def has(self, objects: RemoteObjects, wanted: Wanted) -> bool:
+        """Whether the bytes of an object are here; then this process has them."""
         place = self._place(objects, wanted)
-        if _is_there(place, wanted) or self._taken(place, wanted):
-            return place
-        return None
+        return _is_there(place, wanted) or self._taken(place, wanted)
 
     def _place(self, objects: RemoteObjects, each: Wanted) -> Path:
         """Where this process has an object: below one folder as in the store, so that a folder there is one here."""

@@ -78,6 +78,7 @@ class SingleWriter(ObjectStore):
         self.shared = objects.shared
         self.parallel = objects.parallel
         self.in_place = objects.in_place
+        self.longest = objects.longest
 
     def is_there(self) -> bool:
         return self._objects.is_there()
@@ -104,6 +105,9 @@ class SingleWriter(ObjectStore):
     def folder(self, path: str) -> Path:
         return self._objects.folder(path)
 
+    def forget(self, path: str) -> None:
+        self._objects.forget(path)
+
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         return self._objects.publish(path, files)
 
@@ -112,6 +116,12 @@ class SingleWriter(ObjectStore):
 
     def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         return self._objects.blocks(path, start, stop)
+
+    def info(self, path: str) -> ObjectInfo | None:
+        return self._objects.info(path)
+
+    def is_at_hand(self, wanted: Wanted) -> bool:
+        return self._objects.is_at_hand(wanted)
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         return self._objects.fetch(wanted)

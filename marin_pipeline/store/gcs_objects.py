@@ -121,9 +121,22 @@ class GcsObjects(RemoteObjects):
         fields = "items(name,size,crc32c),nextPageToken"
         pages = self.client.wait(self._pages(f"{self._name(folder)}/", fields=fields))
         items = [item for page in pages for item in page.get("items") or () if not item["name"].endswith("/")]
-        cut = len(self._above)
-        found = [ObjectInfo(item["name"][cut:], int(item["size"]), item.get("crc32c") or None) for item in items]
-        return sorted(found, key=lambda info: info.path)
+        return sorted(map(self._info, items), key=lambda info: info.path)
+
+    def info(self, path: str) -> ObjectInfo | None:
+        return self.client.wait(self._look(self._place(path)))
+
+    async def _look(self, place: Place) -> ObjectInfo | None:
+        url = self.client.object_url(self.bucket, place.name, fields="name,size,crc32c")
+        reply = await self.client.request("GET", url, place.where, "read", expected=(404,))
+        if reply.status == 404:
+            if self.client.is_about_the_bucket(reply):
+                self.client.refuse(reply, place.where, "read")
+            return None
+        return self._info(reply.tree())
+
+    def _info(self, item: dict[str, Any]) -> ObjectInfo:
+        return ObjectInfo(item["name"][len(self._above) :], int(item["size"]), item.get("crc32c") or None)
 
     def names(self, folder: str) -> list[str]:
         below = f"{self._name(folder)}/"

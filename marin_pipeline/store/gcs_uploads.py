@@ -19,7 +19,7 @@ import google_crc32c
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.gcs_client import SILENCE_SECONDS, Place, Reply, Silence, all_of, unanswered
-from marin_pipeline.store.objects import FileToPublish, NoAnswer, ObjectWriter, Written, explain_os_error
+from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Written, explain_os_error
 
 AT_ONCE = 32
 """Files that travel at the same time, at most."""
@@ -107,6 +107,8 @@ class Session:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._url = ""
+        self._problem: StoreError | None = None
+        """Why there are no more blocks."""
 
     async def send(
         self, start: int, stop: int, blocks: Callable[[int], AsyncIterator[bytes | memoryview]], *, last: bool
@@ -165,8 +167,13 @@ class Session:
         headers = {"Content-Length": f"{stop - start}", "Content-Range": f"bytes {span}/{stop if last else '*'}"}
         try:
             async with asyncio.timeout(None) as patience:
-                return self._offset(await self._once(_watched(blocks, patience), headers), stop, last)
-        except TimeoutError as error:
+                reply = await self._once(self._watched(blocks, patience), headers)
+                return self._offset(reply, stop, last)
+        except (Silence, Gone, TimeoutError) as error:
+            if self._problem is not None:
+                raise self._problem from error
+            if not isinstance(error, TimeoutError):
+                raise
             raise Silence(f"it took no more bytes for {SILENCE_SECONDS:.0f} s") from error
 
     async def _once(self, data: bytes | AsyncIterator[bytes | memoryview], headers: dict[str, str]) -> Reply:
@@ -192,19 +199,22 @@ class Session:
     async def abandon(self) -> None:
         """Forget what was sent."""
         if self._url:
-            with suppress(Silence, StoreError):  # the store forgets it by itself after a week
-                await self._once(b"", {"Content-Length": "0", "X-HTTP-Method-Override": "DELETE"})
+            with suppress(Silence, StoreError):  # it says 499; and the store forgets it by itself after a week
+                await self._place.client.once("DELETE", self._url, self._place.where, "write")
 
-
-async def _watched(
-    blocks: AsyncIterator[bytes | memoryview], patience: asyncio.Timeout
-) -> AsyncIterator[bytes | memoryview]:
-    """The blocks, as long as each is taken in time."""
-    loop = asyncio.get_running_loop()
-    async for block in blocks:
-        patience.reschedule(loop.time() + SILENCE_SECONDS)
-        yield block
-    patience.reschedule(None)  # from here on the connection's own patience counts
+    async def _watched(
+        self, blocks: AsyncIterator[bytes | memoryview], patience: asyncio.Timeout
+    ) -> AsyncIterator[bytes | memoryview]:
+        """The blocks, as long as each is taken in time."""
+        loop = asyncio.get_running_loop()
+        try:
+            async for block in blocks:
+                patience.reschedule(loop.time() + SILENCE_SECONDS)
+                yield block
+        except StoreError as error:
+            self._problem = error  # of the connection only is told that nothing more came
+            raise
+        patience.reschedule(None)  # from here on the connection's own patience counts
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
@@ -268,9 +278,6 @@ async def _publish_large(place: Place, source: _Source) -> Written:
             return source.written()
         except Gone:
             continue
-        except NoAnswer:
-            source.raise_problem()
-            raise
     raise unanswered(place.where, "write", "it forgets what was sent")
 
 
@@ -282,7 +289,6 @@ class _Source:
         self._path = file.file
         self._hashes = Hashes()
         self._lock = threading.Lock()  # a block may be read still for a connection that broke
-        self._problem: StoreError | None = None
         try:
             self._descriptor = os.open(file.file, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -300,23 +306,14 @@ class _Source:
                 block = os.pread(self._descriptor, wanted, offset)
                 size = os.fstat(self._descriptor).st_size
             except OSError as error:
-                raise self._failed(explain_os_error(error, self._path, "read what was written")) from error
+                raise explain_os_error(error, self._path, "read what was written") from error
             if size != self.size or len(block) != wanted:
                 problem = "was written while it was published; end what writes it before the step ends"
-                raise self._failed(StoreError(f"{self._path}: {problem}"))
+                raise StoreError(f"{self._path}: {problem}")
             new = len(block) - max(self._hashes.size - offset, 0)
             if new > 0:
                 self._hashes.update(block[-new:])
             return block
-
-    def _failed(self, problem: StoreError) -> StoreError:
-        self._problem = self._problem or problem
-        return problem
-
-    def raise_problem(self) -> None:
-        """What went wrong with the file while it was sent: a connection only tells that nothing more came."""
-        if self._problem is not None:
-            raise self._problem
 
     async def blocks(self, offset: int) -> AsyncIterator[bytes]:
         """Blocks from an offset, each read while the one before travels."""

@@ -157,6 +157,12 @@ class LocalObjects(ObjectStore):
                 raise explain_os_error(error, self.root / current, "list") from error
         return sorted(found, key=lambda info: info.path)
 
+    def info(self, path: str) -> ObjectInfo | None:
+        try:
+            return ObjectInfo(path, self._file(path).stat().st_size)
+        except OSError:
+            return None
+
     def names(self, folder: str) -> list[str]:
         try:
             return sorted(os.listdir(self._at(folder)))

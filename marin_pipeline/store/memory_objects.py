@@ -68,6 +68,10 @@ class MemoryObjects(ObjectStore):
             inside = [(path, len(data)) for path, (data, _) in self._objects.items() if path.startswith(folder + "/")]
         return [ObjectInfo(path, size) for path, size in sorted(inside)]
 
+    def info(self, path: str) -> ObjectInfo | None:
+        found = self.read(path)
+        return None if found is None else ObjectInfo(path, len(found.data))
+
     def names(self, folder: str) -> list[str]:
         return sorted({info.path[len(folder) + 1 :].partition("/")[0] for info in self.list(folder)})
 

@@ -185,6 +185,18 @@ class ObjectStore(ABC):
             FileNotFoundError: at the first block, when there is no such object.
         """
 
+    def info(self, path: str) -> ObjectInfo | None:
+        """What a listing says of one object, or None when there is none."""
+        folder = path.rpartition("/")[0]
+        if not folder:
+            found = self.read(path)
+            return None if found is None else ObjectInfo(path, len(found.data))
+        return next((info for info in self.list(folder) if info.path == path), None)
+
+    def is_at_hand(self, wanted: Wanted) -> bool:
+        """Whether `fetch` has nothing to fetch for it."""
+        return True
+
     @abstractmethod
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         """Local files with the objects' bytes, in order; several are fetched at the same time. A file keeps the last

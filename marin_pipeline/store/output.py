@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, InputError
@@ -19,6 +19,9 @@ from marin_pipeline.store.manifest import VALUE, Entry, Manifest
 from marin_pipeline.store.objects import ObjectStore, Wanted
 from marin_pipeline.store.pages import read_manifest
 from marin_pipeline.store.records import parsed
+
+SMALL = 2**23
+"""Bytes up to which a file is fetched whole when it is opened: it takes one call, and all of it is verified."""
 
 _REMEDY = "run the step that made it again with --force"
 
@@ -88,13 +91,32 @@ class FileSet:
             return verified(self.objects, self.files[path])
         inside = {entry.path: entry for entry in self.manifest.below(path)}
         if not inside:
-            raise InputError(
-                f"{self.what} has no file {path!r}; it has {', '.join(itertools.islice(self.files, 10)) or 'none'}"
-            )
+            raise self._unknown(path)
         found = dict(zip(inside, all_verified(self.objects, list(inside.values())), strict=True))
         folders = {_folder_of(file, name, path) for name, file in found.items()}
         only = folders.pop() if len(folders) == 1 else None
         return only if only is not None else self._gathered(path, found)
+
+    def _unknown(self, path: str) -> InputError:
+        known = ", ".join(itertools.islice(self.files, 10)) or "none"
+        return InputError(f"{self.what} has no file {path!r}; it has {known}")
+
+    def open(self, path: str) -> BinaryIO:
+        """The file, opened for reading. A large one that is not at hand is read by ranges.
+
+        Raises:
+            InputError: when there is no such file.
+            CorruptOutput: when the bytes are not those that were committed.
+        """
+        if path not in self.files:
+            raise self._unknown(path)
+        entry = self.files[path]
+        if entry.size > SMALL and not self.objects.is_at_hand(Wanted(entry.object, entry.size, entry.sha256)):
+            from marin_pipeline.store.range_reader import open_ranges
+
+            if (file := open_ranges(self.objects, entry)) is not None:
+                return file
+        return verified(self.objects, entry).open("rb")
 
     def _gathered(self, path: str, found: Mapping[str, Path]) -> Path:
         """A folder of links, for files that lie in several places."""
@@ -212,6 +234,10 @@ class CommittedOutput:
     def local(self, path: str) -> Path:
         """The local file or folder that holds `path`, verified."""
         return self._file_set.local(path)
+
+    def open(self, path: str) -> BinaryIO:
+        """A file, opened for reading; a large one that is not at hand by ranges."""
+        return self._file_set.open(path)
 
     def url(self, path: str) -> str:
         """Where `path` lies in the store."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError
-from marin_pipeline.store.cache import fetched
+from marin_pipeline.store.cache import fetched, is_cached
 from marin_pipeline.store.location import HERE, is_loopback
 from marin_pipeline.store.objects import ObjectStore, Wanted, explain_os_error
 from marin_pipeline.store.own_folder import scratch_folder
@@ -89,6 +89,9 @@ class RemoteObjects(ObjectStore):
         for each in wanted:
             self.checked(each.path)
         return fetched(self, wanted)
+
+    def is_at_hand(self, wanted: Wanted) -> bool:
+        return is_cached(self, wanted)
 
     @abstractmethod
     def download(self, path: str, target: Path) -> str:

@@ -54,6 +54,7 @@ class SlowObjects(ObjectStore):
         self._delay = delay
         self.url = objects.url
         self.shared = objects.shared
+        self.in_place = objects.in_place
         self.calls: list[Call] = []
 
     def ask(self, operation: str, *arguments: Any) -> Any:

@@ -24,6 +24,14 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 @pytest.fixture
+def shared_scene(tmp_path: Path, shared_prefix: str) -> Iterator[Scene]:
+    """The same in each store that several processes see, one after the other."""
+    found = Scene(tmp_path, where=shared_prefix)
+    yield found
+    found.close()
+
+
+@pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits for a store that does not answer, and scratch lies in memory where that is a folder."""
     monkeypatch.setattr("marin_pipeline.store.objects.WAITS", (0, 0, 0))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from marin_pipeline.store.objects import ObjectStore, open_objects
 from tests.run.sessions import wait_until
 
 GATED = Path(__file__).parent / "gated.py"
@@ -43,6 +45,8 @@ class Scene:
 
     folder: Path
     kind: str = "plain"
+    where: str = ""
+    """The prefix; by default a folder beside the gate."""
     seconds: str = "30"
     """Life of a lease."""
     drivers: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
@@ -52,8 +56,17 @@ class Scene:
         return self.folder / "gate"
 
     @property
-    def prefix(self) -> Path:
-        return self.folder / "store"
+    def prefix(self) -> str:
+        return self.where or str(self.folder / "store")
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The store."""
+        return open_objects(self.prefix)
+
+    def only(self, pattern: str) -> list[str]:
+        """Paths of the objects below `steps` that a pattern is found in."""
+        return [info.path for info in self.objects.list("steps") if re.search(pattern, info.path)]
 
     def open_gate(self) -> None:
         (self.gate / "open").touch()
@@ -67,7 +80,7 @@ class Scene:
         self.gate.mkdir(exist_ok=True)
         environment = {
             **os.environ,
-            "MARIN_PREFIX": str(self.prefix),
+            "MARIN_PREFIX": self.prefix,
             "MARIN_TEST_GATE": str(self.gate),
             "MARIN_LEASE_SECONDS": self.seconds,
         }

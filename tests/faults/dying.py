@@ -1,9 +1,12 @@
 """Kills a run at one point after the other, and runs it again each time: a program, because it forks from a process
-that has one thread and has loaded everything.
+that has one thread, has loaded everything, and has not spoken to a store yet.
 
-Usage: dying.py FOLDER FIRST STRIDE. The points are numbered along the calls of a run to its store: before each call,
-after each write, and within each write where the bytes lie beside their place already. Walks the points FIRST, FIRST +
-STRIDE, … until a run ends undisturbed; prints a JSON line for each, with where it was and what was wrong afterwards.
+Usage: dying.py FOLDER PREFIX FIRST STRIDE, or dying.py FOLDER PREFIX POINT …. FOLDER is for scratch; the stores lie
+below PREFIX. Points are along the calls of a run to its store: before each call, after each write, within each write to
+a local file where the bytes lie beside their place already, and between the files of an attempt. They are numbered, and
+FIRST, FIRST + STRIDE, … are walked until a run ends undisturbed; or they are given as `before create commits/1.json`,
+with a part of the path: the first such one. Prints a JSON line for each, with where it was and what was wrong
+afterwards.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,27 +30,27 @@ from marin_pipeline import Artifact
 from marin_pipeline.run.driver import Session
 from marin_pipeline.run.options import Options
 from marin_pipeline.store.local_objects import LocalObjects
-from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, Wanted, Written
+from marin_pipeline.store.objects import (
+    FileToPublish,
+    Found,
+    ObjectInfo,
+    ObjectStore,
+    Wanted,
+    Written,
+    open_objects,
+)
 from tests.faults.small_steps import OUTER, begin, end, mapped, wide, worked
 from tests.faults.truth import check
 from tests.run.sessions import digests
 
 
-class PointedObjects(LocalObjects):
-    """Local files that say which point of the conversation is reached."""
+class Pointed(ObjectStore):
+    """Says which point of the conversation is reached: in front of the class of a store."""
 
-    def __init__(self, root: Path, reached: Callable[[str], None]) -> None:
-        super().__init__(root)
-        self._reached = reached
+    reached: Callable[[str], None]
 
     def _pass(self, when: str, operation: str, path: str) -> None:
-        self._reached(f"{when} {operation} {path}")
-
-    @contextmanager
-    def _written(self, target: str, data: bytes) -> Iterator[str]:
-        with super()._written(target, data) as temporary:
-            self._pass("within", "write", target.removeprefix(f"{self.url}/"))
-            yield temporary
+        self.reached(f"{when} {operation} {path}")
 
     def read(self, path: str) -> Found | None:
         self._pass("before", "read", path)
@@ -84,7 +89,11 @@ class PointedObjects(LocalObjects):
 
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         self._pass("before", "publish", path)
-        return super().publish(path, files)
+        if len(files) < 2:
+            return super().publish(path, files)
+        written = super().publish(path, files[:1])
+        self._pass("within", "publish", path)
+        return written + super().publish(path, files[1:])
 
     def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         self._pass("before", "blocks", path)
@@ -93,6 +102,29 @@ class PointedObjects(LocalObjects):
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         self._pass("before", "fetch", wanted[0].path if wanted else "")
         return super().fetch(wanted)
+
+
+class PointedObjects(Pointed, LocalObjects):
+    """Local files."""
+
+    def __init__(self, root: Path, reached: Callable[[str], None]) -> None:
+        super().__init__(root)
+        self.reached = reached
+
+    @contextmanager
+    def _written(self, target: str, data: bytes) -> Iterator[str]:
+        with super()._written(target, data) as temporary:
+            self._pass("within", "write", target.removeprefix(f"{self.url}/"))
+            yield temporary
+
+
+def pointed(prefix: str, reached: Callable[[str], None]) -> ObjectStore:
+    """The store that says which point is reached."""
+    if "://" not in prefix:
+        return PointedObjects(Path(prefix), reached)
+    kind: type[Any] = type(open_objects(prefix))
+    of_points: Any = type(f"Pointed{kind.__name__}", (Pointed, kind), {"reached": staticmethod(reached)})
+    return of_points(prefix)
 
 
 def all_of_it() -> list[Artifact[Any]]:
@@ -105,25 +137,46 @@ def all_of_it() -> list[Artifact[Any]]:
     return [ended, twin, new]
 
 
-def prepare(prefix: Path) -> None:
+def prepare(prefix: str) -> None:
     """A store in which `end` is done, with what `outer` gave then."""
     os.environ[OUTER] = "1"
-    assert Session.open(wide()[:1], Options(prefix=str(prefix), backend="inline"), "tests/dying").run().ok
-    os.environ[OUTER] = "2"
+    assert Session.open(wide()[:1], Options(prefix=prefix, backend="inline"), "tests/dying").run().ok
 
 
-def run(prefix: Path, point: int = 0, told: Callable[[str], None] = print) -> dict[str, str]:
+def copied(source: str, target: str) -> str:
+    """A copy of a store."""
+    if "://" not in source:
+        return str(shutil.copytree(source, target))
+    here, there = open_objects(source), open_objects(target)
+    paths = [
+        info.path for folder in ("steps", "shards", "resolved", "names", "experiments") for info in here.list(folder)
+    ]
+
+    def copy(path: str) -> None:
+        found = here.read(path)
+        assert found is not None
+        assert there.create(path, found.data) is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(copy, paths))
+    return target
+
+
+def run(prefix: str, point: int | str = 0, told: Callable[[str], None] = print) -> dict[str, str]:
     """The run that is killed at a point (0: nowhere), and the same run again; output digests by name."""
     passed = itertools.count(1)
+    when, _, part = str(point).rpartition(" ")
 
     def reached(where: str) -> None:
-        if next(passed) == point:
+        is_it = next(passed) == point if isinstance(point, int) else where.startswith(f"{when} ") and part in where
+        if is_it:
             told(where)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    options = Options(prefix=str(prefix), backend="inline", force=["outer"])
+    os.environ[OUTER] = "2"
+    options = Options(prefix=prefix, backend="inline", force=["outer"])
     session = Session.open(all_of_it(), options, "tests/dying")
-    result = replace(session, objects=PointedObjects(prefix, reached)).run()
+    result = replace(session, objects=pointed(prefix, reached)).run()
     assert result.ok, result.failures
     return digests(result)
 
@@ -149,26 +202,46 @@ def _ignore(_: object) -> None:
     return None
 
 
-def walk(folder: Path, first: int, stride: int) -> None:
-    """Walk the points."""
-    template = folder / f"template{first}"
-    prepare(template)
-    undisturbed = shutil.copytree(template, folder / f"undisturbed{first}")
-    expected = run(undisturbed)
-    commits = check(LocalObjects(undisturbed)).current.values()
-    assert sum(commit.adopted_from is not None for commit in commits) == 1
-    assert sum(commit.number == 2 for commit in commits) == 2  # the forced one and the stale one
-    for point in itertools.count(first, stride):
-        prefix = shutil.copytree(template, folder / f"{point}")
+def walk(prefix: str, name: str, points: Iterable[int | str]) -> None:
+    """Walk the points.
+
+    Args:
+        name: of this walk, among those that go on below one prefix.
+    """
+    template, undisturbed = f"{prefix}/template{name}", f"{prefix}/undisturbed{name}"
+
+    def begin(told: Callable[[str], None]) -> None:
+        prepare(template)
+        expected = run(copied(template, undisturbed))
+        commits = check(open_objects(undisturbed)).current.values()
+        assert sum(commit.adopted_from is not None for commit in commits) == 1
+        assert sum(commit.number == 2 for commit in commits) == 2  # the forced one and the stale one
+        told(json.dumps(expected))
+
+    if "://" in prefix:
+        # Here everything is loaded by a run on local files: a client that was used does not survive a fork.
+        warm = f"{tempfile.gettempdir()}/warm{name}"
+        prepare(warm)
+        run(warm)
+        open_objects(prefix)
+        code, told = in_a_child(begin)
+        assert not code, told
+        expected = json.loads(told)
+    else:
+        answers: list[str] = []
+        begin(answers.append)
+        (expected,) = map(json.loads, answers)
+    for point in points:
+        store = f"{prefix}/{point}".replace(" ", "-")
 
         def killed(told: Callable[[str], None]) -> None:
-            run(prefix, point, told)  # noqa: B023 - called before the next point
+            run(copied(template, store), point, told)  # noqa: B023 - called before the next point
 
         def again(told: Callable[[str], None]) -> None:
-            check(LocalObjects(prefix))  # noqa: B023
-            found = run(prefix)  # noqa: B023
+            check(open_objects(store))  # noqa: B023
+            found = run(store)  # noqa: B023
             assert found == expected, f"{found} instead of {expected}"
-            check(LocalObjects(prefix))  # noqa: B023
+            check(open_objects(store))  # noqa: B023
 
         code, where = in_a_child(killed)
         if code not in (0, -signal.SIGKILL):
@@ -176,10 +249,19 @@ def walk(folder: Path, first: int, stride: int) -> None:
             return
         _, wrong = in_a_child(again)
         print(json.dumps({"point": point, "where": where, "wrong": wrong}), flush=True)
-        if code == 0:
+        if code == 0 and isinstance(point, int):
             return
-        shutil.rmtree(prefix)
+        if "://" not in store:
+            shutil.rmtree(store)
+
+
+def main() -> None:
+    tempfile.tempdir, prefix, *rest = sys.argv[1:]
+    if rest[0].isdigit():
+        walk(prefix, rest[0], itertools.count(int(rest[0]), int(rest[1])))
+    else:
+        walk(prefix, f"{os.getpid()}", rest)
 
 
 if __name__ == "__main__":
-    walk(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main()

@@ -63,6 +63,7 @@ class FaultyObjects(ObjectStore):
         self._rule = rule
         self.url = objects.url
         self.shared = objects.shared
+        self.in_place = objects.in_place
         self.parallel = objects.parallel
         self.faults: list[tuple[str, str]] = []
         """What went wrong: operation and path."""
@@ -151,11 +152,17 @@ class FaultyObjects(ObjectStore):
     def list(self, folder: str) -> list[ObjectInfo]:
         return self._do("list", folder, lambda: self._objects.list(folder))
 
+    def info(self, path: str) -> ObjectInfo | None:
+        return self._do("info", path, lambda: self._objects.info(path))
+
     def names(self, folder: str) -> list[str]:
         return self._do("names", folder, lambda: self._objects.names(folder))
 
     def folder(self, path: str) -> Path:
         return self._objects.folder(path)
+
+    def forget(self, path: str) -> None:
+        self._objects.forget(path)
 
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         return self._do("publish", path, lambda: self._objects.publish(path, files))

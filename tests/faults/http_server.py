@@ -39,6 +39,8 @@ class Act:
     """Answers 200 with the whole."""
     ignores_if_range: bool = False
     """Answers 206 though the file has changed."""
+    starts: int | None = None
+    """Where each range begins that it answers, and says so."""
     shift: int = 0
     """Of the bytes that are sent in a range, whatever the headers say."""
     says_shift: int = 0
@@ -217,6 +219,8 @@ class Handler(BaseHTTPRequestHandler):
                 fits = parsedate_to_datetime(condition) == parsedate_to_datetime(served.modified)
             if not fits:
                 return None
+        if act.starts is not None:
+            return act.starts
         return int(text.removeprefix("bytes=").partition("-")[0])
 
     def _send(self, body: bytes, act: Act) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from marin_pipeline.run.history import all_runs, runs_of
-from marin_pipeline.store.objects import open_objects
 from tests.faults.drivers import Scene, alive, workers_of
 from tests.run.sessions import wait_until
 
@@ -63,9 +62,9 @@ def test_what_is_waited_for_and_what_was_stopped_is_told_and_recorded(scene: Sce
     ]
     steps = {step["name"]: step for step in json.loads(out.splitlines()[-1])["steps"]}
     assert steps["listening"]["message"].startswith("stopped")
-    (experiment,) = {run.experiment for run in all_runs(open_objects(str(scene.prefix)))}
-    (run,) = runs_of(open_objects(str(scene.prefix)), experiment)
-    record = run.read(open_objects(str(scene.prefix)))
+    (experiment,) = {run.experiment for run in all_runs(scene.objects)}
+    (run,) = runs_of(scene.objects, experiment)
+    record = run.read(scene.objects)
     assert record is not None
     assert run.state(record) == "stopped"
 
@@ -78,7 +77,7 @@ def test_a_step_that_waits_for_its_shards_stops_and_finished_shards_are_kept(sce
     code, steps = scene.finish(driver)
     assert code == 130
     assert steps["mapping"]["status"] == "blocked"
-    assert len(list((scene.prefix / "shards").rglob("record.json"))) == 1
+    assert len(list(Path(scene.prefix, "shards").rglob("record.json"))) == 1
 
 
 def test_the_second_ctrl_c_ends_a_step_that_will_not_stop(scene: Scene) -> None:

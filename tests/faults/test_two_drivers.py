@@ -23,11 +23,10 @@ from tests.faults.truth import check
 from tests.run.sessions import wait_until
 
 
-def commits(scene: Scene, name: str) -> list[str]:
-    return sorted(file.name for file in Path(scene.prefix, "steps").glob(f"**/gated.{name}/*/commits/*"))
-
-
-def test_one_runs_and_the_other_waits_and_counts_it_as_cached(scene: Scene) -> None:
+def test_one_runs_and_the_other_waits_and_counts_it_as_cached(
+    shared_scene: Scene,
+) -> None:
+    scene = shared_scene
     first = scene.start()
     scene.at_gate("plain")
     second = scene.start()
@@ -43,7 +42,10 @@ def test_one_runs_and_the_other_waits_and_counts_it_as_cached(scene: Scene) -> N
     assert len(list(scene.gate.glob("plain-*"))) == 1
 
 
-def test_the_other_takes_over_at_once_from_a_driver_that_was_killed(scene: Scene) -> None:
+def test_the_other_takes_over_at_once_from_a_driver_that_was_killed(
+    shared_scene: Scene,
+) -> None:
+    scene = shared_scene
     first = scene.start()
     worker = scene.at_gate("plain")
     second = scene.start()
@@ -57,7 +59,10 @@ def test_the_other_takes_over_at_once_from_a_driver_that_was_killed(scene: Scene
     assert steps["plain"]["status"] == "done"
 
 
-def test_a_driver_that_slept_through_its_lease_cannot_commit_and_ends_its_step_when_it_wakes(scene: Scene) -> None:
+def test_a_driver_that_slept_through_its_lease_cannot_commit_and_ends_its_step_when_it_wakes(
+    shared_scene: Scene,
+) -> None:
+    scene = shared_scene
     scene.seconds = "1"
     first = scene.start()
     paused, child = scene.at_gate("plain"), scene.at_gate("child")
@@ -87,10 +92,11 @@ def assert_the_second_has_won(scene: Scene, first: subprocess.Popen[str], second
     assert (first_code, second_code) == (0, 0)
     assert first_steps["plain"]["status"] == "cached"
     assert second_steps["plain"]["status"] == "done"
-    assert commits(scene, "plain") == ["1.json"]
-    (commit,) = Path(scene.prefix, "steps").glob("**/gated.plain/*/commits/1.json")
-    assert json.loads(commit.read_text())["fence"] == 2
-    assert check(LocalObjects(scene.prefix)).held == ()
+    (path,) = scene.only(r"/gated\.plain/.*/commits/")
+    truth = check(scene.objects)
+    (commit,) = [each for (id, _), each in truth.current.items() if id.endswith("gated.plain")]
+    assert (path.rpartition("/")[2], commit.number, commit.fence) == ("1.json", 1, 2)
+    assert truth.held == ()
 
 
 def test_a_paused_worker_loses_nothing_since_its_driver_keeps_the_lease(scene: Scene) -> None:

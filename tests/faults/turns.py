@@ -106,6 +106,7 @@ class TakingTurns(ObjectStore):
         self._take = take
         self.url = objects.url
         self.shared = objects.shared
+        self.in_place = objects.in_place
         self.parallel = 1
         self.commits: list[tuple[str, Commit]] = []
         """What was to be committed and where, whoever came first."""

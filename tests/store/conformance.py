@@ -11,7 +11,7 @@ import pytest
 
 from marin_pipeline.store.lease import Waiting
 from marin_pipeline.store.manifest import publish_all
-from marin_pipeline.store.objects import Found, ObjectStore, Wanted, put, together
+from marin_pipeline.store.objects import Found, ObjectInfo, ObjectStore, Wanted, put, together
 
 AT_ONCE = 8
 """Threads that race."""
@@ -165,6 +165,24 @@ class Conformance:
             objects.create(path, data)
         assert [(info.path, info.size) for info in objects.list("a")] == [("a/b/c.txt", 1), ("a/z.txt", 2)]
         assert objects.names("a") == ["b", "z.txt"]
+
+    def test_what_is_said_of_one_object_is_what_a_listing_says(self, objects: ObjectStore) -> None:
+        for path, data in (("a/b/ü.txt", b"12"), ("a/b/c/d", b""), ("e", b"1")):
+            objects.create(path, data)
+        for info in [*objects.list("a/b"), ObjectInfo("e", 1)]:
+            found = objects.info(info.path)
+            assert found is not None
+            assert (found.path, found.size) == (info.path, info.size)
+            assert info.path == "e" or found.checksum == info.checksum
+        for path in ("nothing", "a/nothing", "a/b", "a/b/c"):
+            assert objects.info(path) is None
+
+    def test_forgotten_scratch_is_empty_and_what_was_published_stays(self, objects: ObjectStore) -> None:
+        (objects.folder("a/out") / "x").write_bytes(b"1")
+        publish_all(objects, "a/out")
+        objects.forget("a/out")
+        assert objects.in_place or not list(objects.folder("a/out").iterdir())
+        assert read(objects, "a/out/x").data == b"1"
 
     def test_what_was_written_is_read_and_listed_at_once_by_everybody(self, objects: ObjectStore) -> None:
         def write(number: int) -> None:

@@ -1,14 +1,465 @@
-"""Objects in Google Cloud Storage keep what all stores promise; and what is this store's own."""
+"""Objects in Google Cloud Storage keep what all stores promise; and what is this store's own: what happens when the
+line breaks, and what is said to whoever may not do what they ask for.
+"""
 
 from __future__ import annotations
 
-import pytest
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from marin_pipeline.store.objects import ObjectStore, open_objects
+import pytest
+from google.oauth2.credentials import Credentials
+
+from marin_pipeline.core.artifact import content_digest
+from marin_pipeline.core.errors import StoreError, UsageError
+from marin_pipeline.store import gcs_client, gcs_downloads, gcs_uploads
+from marin_pipeline.store.gcs_objects import GcsObjects
+from marin_pipeline.store.manifest import build_manifest
+from marin_pipeline.store.objects import FileToPublish, NoAnswer, ObjectStore, Wanted, open_objects, put
+from tests.faults.gcs_protocol import Store, gcs_protocol, refusal
+from tests.faults.proxy import Line, line_to
+from tests.servers import Server, free_port
 from tests.store.conformance import Conformance
+from tests.stores import BUCKET
+
+MIB = 2**20
 
 
 class TestGcs(Conformance):
     @pytest.fixture
-    def objects(self, gcs_prefix: str) -> ObjectStore:
-        return open_objects(gcs_prefix)
+    def objects(self, gs_prefix: str) -> ObjectStore:
+        return open_objects(gs_prefix)
+
+
+@pytest.fixture
+def objects(gs_prefix: str) -> GcsObjects:
+    return GcsObjects(gs_prefix)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits long."""
+    monkeypatch.setattr(gcs_client, "CALL_WAITS", (0.01, 0.01))
+    monkeypatch.setattr(gcs_uploads, "SESSION_WAITS", (0.01, 0.01))
+    monkeypatch.setattr(gcs_downloads, "WAITS", (0.01, 0.01))
+
+
+@pytest.fixture
+def line(gs_server: Server, monkeypatch: pytest.MonkeyPatch, impatient: None) -> Iterator[Line]:
+    """The line to the server, which knows the bucket `marin-test`."""
+    with line_to(gs_server.url) as line:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", line.url)
+        yield line
+
+
+@pytest.fixture
+def beyond(line: Line) -> GcsObjects:
+    """A new store at the end of the line."""
+    return GcsObjects(f"gs://{BUCKET}/{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def protocol(monkeypatch: pytest.MonkeyPatch, impatient: None) -> Iterator[Store]:
+    """A server that answers as it is told."""
+    with gcs_protocol() as store:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", store.url)
+        yield store
+
+
+def some_bytes(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def publish(objects: ObjectStore, folder: Path, data: bytes) -> Any:
+    file = folder / "file"
+    file.write_bytes(data)
+    (written,) = objects.publish("a", [FileToPublish("file", file, len(data))])
+    assert written.sha256 == content_digest(file)
+    assert written.size == len(data)
+    return written
+
+
+def in_store(objects: ObjectStore, path: str) -> bytes:
+    return b"".join(objects.blocks(path))
+
+
+# What is written is what is there ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 256 * 1024, 256 * 1024 + 1, 8 * MIB, 8 * MIB + 1, 67 * MIB + 5])
+def test_files_of_every_size_are_published_hashed_and_downloaded(
+    objects: GcsObjects, tmp_path: Path, size: int
+) -> None:
+    data = some_bytes(size)
+    written = publish(objects, tmp_path, data)
+    (info,) = objects.list("a")
+    assert (info.path, info.size, info.checksum) == ("a/file", size, written.checksum)
+    assert in_store(objects, "a/file") == data
+    assert objects.download("a/file", tmp_path / "got") == written.sha256
+    assert (tmp_path / "got").read_bytes() == data
+
+
+@pytest.mark.parametrize("size", [0, 5, 16 * MIB, 16 * MIB + 1, 40 * MIB])
+def test_a_stream_of_every_size_is_one_object(objects: GcsObjects, size: int) -> None:
+    data = some_bytes(size)
+    writer = objects.writer("a/stream")
+    for start in range(0, size, 3 * MIB):
+        assert writer.write(memoryview(data)[start : start + 3 * MIB]) == len(data[start : start + 3 * MIB])
+    assert objects.list("a") == []
+    written = writer.close()
+    (info,) = objects.list("a")
+    assert (written.size, written.checksum) == (info.size, info.checksum)
+    assert written.sha256 == hashlib.sha256(data).hexdigest()
+    assert in_store(objects, "a/stream") == data
+
+
+def test_of_a_stream_that_is_given_up_nothing_is_there(objects: GcsObjects) -> None:
+    writer = objects.writer("a/stream")
+    writer.write(bytes(40 * MIB))
+    writer.abort()
+    assert objects.list("a") == []
+
+
+def test_a_range_is_read(objects: GcsObjects, tmp_path: Path) -> None:
+    data = some_bytes(5 * MIB)
+    publish(objects, tmp_path, data)
+    for start, stop in ((0, 10), (3, 3), (MIB, 4 * MIB), (4 * MIB, None), (5 * MIB, None), (4 * MIB, 9 * MIB)):
+        assert b"".join(objects.blocks("a/file", start, stop)) == data[start:stop]
+    with pytest.raises(FileNotFoundError):
+        list(objects.blocks("a/none", 3, 3))
+
+
+def test_thousands_of_objects_are_listed_over_several_pages_and_deleted(objects: GcsObjects, tmp_path: Path) -> None:
+    files: list[FileToPublish] = []
+    for number in range(1100):
+        (tmp_path / f"{number}").write_bytes(b"x")
+        files.append(FileToPublish(f"{number}", tmp_path / f"{number}", 1))
+    objects.publish("many", files)
+    objects.create("many.json", b"")
+    assert [info.path for info in objects.list("many")] == sorted(f"many/{number}" for number in range(1100))
+    assert objects.names("many") == sorted(f"{number}" for number in range(1100))
+    objects.delete("many")
+    assert objects.list("many") == []
+    assert objects.read("many.json") is not None
+
+
+def test_what_is_said_of_one_object_is_what_a_listing_says(objects: GcsObjects) -> None:
+    objects.create("a/b", b"12")
+    objects.create("a/bc", b"1")
+    assert objects.info("a/b") == objects.list("a")[0]
+    assert objects.info("a") is None
+    assert objects.info("c") is None
+
+
+def test_two_prefixes_of_a_bucket_do_not_see_each_other(gs_prefix: str) -> None:
+    one, two = open_objects(gs_prefix), open_objects(f"{gs_prefix}-2/")
+    assert not one.is_there()
+    one.create("a", b"1")
+    assert one.is_there()
+    assert not two.is_there()
+    assert two.read("a") is None
+    assert two.url == f"{gs_prefix}-2"
+
+
+@pytest.mark.parametrize("path", ["../a", "a/../../b", "..", "/etc/hostname", "a/..", "a\0b", "\ud800"])
+def test_no_path_leads_out_of_the_prefix(objects: GcsObjects, tmp_path: Path, path: str) -> None:
+    calls = [
+        lambda: objects.read(path),
+        lambda: objects.create(path, b"x"),
+        lambda: objects.swap(path, b"x", "1"),
+        lambda: objects.delete(path),
+        lambda: objects.list(path),
+        lambda: objects.names(path),
+        lambda: objects.folder(path),
+        lambda: objects.fetch([Wanted(path, 0, "")]),
+        lambda: list(objects.blocks(path)),
+        lambda: objects.writer(path),
+        lambda: objects.publish(path, []),
+        lambda: objects.download(path, tmp_path / "x"),
+    ]
+    for call in calls:
+        with pytest.raises(StoreError, match="is no path inside the store"):
+            call()
+
+
+@pytest.mark.parametrize("url", ["gs://", "gs:///a", "gs://A/b", "gs://bucket/../a", "gs://bucket/a//b", "gs://b/a"])
+def test_a_prefix_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="is not gs://BUCKET/FOLDER"):
+        open_objects(url)
+
+
+def test_a_file_that_is_written_while_it_is_published_is_refused(objects: GcsObjects, tmp_path: Path) -> None:
+    for size, found in ((10, 11), (10 * MIB, 9 * MIB), (10 * MIB, 11 * MIB)):
+        (tmp_path / "file").write_bytes(bytes(found))
+        with pytest.raises(StoreError, match="file: was written while it was published"):
+            objects.publish("a", [FileToPublish("file", tmp_path / "file", size)])
+    assert objects.list("a") == []
+
+
+# The line breaks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [4 * MIB, 20 * MIB])
+def test_a_line_that_breaks_while_a_file_goes_up_loses_nothing(
+    line: Line, beyond: GcsObjects, tmp_path: Path, size: int
+) -> None:
+    line.cuts_of_requests = [3 * MIB]
+    written = publish(beyond, tmp_path, some_bytes(size))
+    assert line.cuts_of_requests == []
+    assert in_store(beyond, "a/file") == some_bytes(size)
+    assert beyond.list("a")[0].checksum == written.checksum
+
+
+@pytest.mark.parametrize("size", [4 * MIB, 70 * MIB])
+@pytest.mark.parametrize("call", ["blocks", "download"])
+def test_what_comes_down_goes_on_where_the_line_broke(
+    line: Line, beyond: GcsObjects, tmp_path: Path, size: int, call: str
+) -> None:
+    data = some_bytes(size)
+    written = publish(beyond, tmp_path, data)
+    line.received, line.cuts = 0, [3 * MIB] * (size // (8 * MIB) + 1)
+    if call == "blocks":
+        assert in_store(beyond, "a/file") == data
+    else:
+        assert beyond.download("a/file", tmp_path / "got") == written.sha256
+        assert (tmp_path / "got").read_bytes() == data
+    assert line.cuts == []
+    assert line.received < 1.6 * size + 4 * MIB, "what had come was asked for again"
+
+
+def test_a_write_whose_answer_was_lost_is_found_when_it_is_read_back(line: Line, beyond: GcsObjects) -> None:
+    line.lost = [b"POST /upload"]
+    assert beyond.create("a", b"1") is None
+    line.lost = [b"POST /upload"]
+    assert put(beyond, "b", b"1").data == b"1"
+    found = beyond.read("b")
+    assert found is not None
+    line.lost = [b"POST /upload"]
+    assert beyond.swap("b", b"2", found.version) is None
+    again = beyond.read("b")
+    assert again is not None
+    assert again.data == b"2"
+    assert line.lost == []
+
+
+def test_an_upload_in_parts_whose_last_answer_was_lost_is_whole(line: Line, beyond: GcsObjects, tmp_path: Path) -> None:
+    line.lost = [b"PUT /upload"]
+    publish(beyond, tmp_path, some_bytes(9 * MIB))
+    assert line.lost == []
+    assert in_store(beyond, "a/file") == some_bytes(9 * MIB)
+
+
+@pytest.mark.parametrize("switch", ["refusing", "silent"])
+def test_a_server_that_refuses_or_says_nothing_is_given_up(
+    line: Line, beyond: GcsObjects, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, switch: str
+) -> None:
+    publish(beyond, tmp_path, some_bytes(70 * MIB))
+    monkeypatch.setattr(gcs_client, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(gcs_uploads, "SILENCE_SECONDS", 0.2)
+    setattr(line, switch, True)
+    calls = [
+        lambda: beyond.read("a"),
+        lambda: beyond.create("a", b""),
+        lambda: beyond.swap("a", b"", "1"),
+        lambda: beyond.delete("a"),
+        lambda: beyond.list("a"),
+        lambda: beyond.names("a"),
+        lambda: publish(beyond, tmp_path, bytes(10)),
+        lambda: publish(beyond, tmp_path, bytes(70 * MIB)),
+        lambda: in_store(beyond, "a/file"),
+        lambda: beyond.fetch([Wanted("a/file", 0, "")]),
+    ]
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises(NoAnswer, match=r"gs://.*the store does not answer \(.+\); check the network"):
+            call()
+        assert time.monotonic() - began < 20
+    setattr(line, switch, False)
+
+
+def test_a_port_where_nobody_listens_is_given_up_in_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{free_port()}")
+    began = time.monotonic()
+    with pytest.raises(NoAnswer, match=r"gs://bucket/x/a: cannot read: the store does not answer \(Cannot connect"):
+        open_objects("gs://bucket/x").read("a")
+    assert 2 < time.monotonic() - began < 20
+
+
+# Uploads in parts as Google answers them -----------------------------------------------------------------------------
+
+
+def test_what_was_kept_of_an_upload_is_not_sent_again(protocol: Store, tmp_path: Path) -> None:
+    size = 40 * MIB + 7
+    protocol.break_after = [15 * MIB, 10 * MIB]
+    publish(GcsObjects("gs://bucket/x"), tmp_path, some_bytes(size))
+    assert protocol.objects["x/a/file"] == some_bytes(size)
+    assert size <= protocol.received < size + 2 * 256 * 1024
+
+
+def test_what_was_kept_of_a_stream_is_not_sent_again(protocol: Store) -> None:
+    size = 40 * MIB + 7
+    protocol.break_after = [15 * MIB, 1 * MIB, 3 * MIB + 5]
+    writer = GcsObjects("gs://bucket/x").writer("stream")
+    writer.write(some_bytes(size))
+    assert writer.close().sha256 == hashlib.sha256(some_bytes(size)).hexdigest()
+    assert protocol.objects["x/stream"] == some_bytes(size)
+    assert size <= protocol.received < size + 3 * 256 * 1024
+
+
+def test_a_file_is_sent_anew_when_the_store_has_forgotten_the_upload(protocol: Store, tmp_path: Path) -> None:
+    protocol.break_after, protocol.forget = [15 * MIB], 1
+    publish(GcsObjects("gs://bucket/x"), tmp_path, some_bytes(20 * MIB))
+    assert protocol.objects["x/a/file"] == some_bytes(20 * MIB)
+
+
+def test_a_stream_whose_upload_was_forgotten_has_failed(protocol: Store) -> None:
+    protocol.break_after, protocol.forget = [15 * MIB], 1
+    writer = GcsObjects("gs://bucket/x").writer("stream")
+    with pytest.raises(NoAnswer, match="it forgets what was sent"):
+        writer.write(some_bytes(60 * MIB))
+    with pytest.raises(NoAnswer, match="it forgets what was sent"):
+        writer.close()
+    writer.abort()
+    assert protocol.objects == {}
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+NO_BUCKET = "gs://no-such-bucket: there is no such bucket; .*`gcloud storage buckets create gs://no-such-bucket`"
+
+
+def test_a_bucket_that_does_not_exist_is_named_with_what_makes_it(gs_prefix: str, tmp_path: Path) -> None:
+    objects = open_objects("gs://no-such-bucket/x")
+    calls = [
+        objects.is_there,
+        lambda: objects.create("a", b""),
+        lambda: objects.list("a"),
+        lambda: objects.names("a"),
+        lambda: publish(objects, tmp_path, bytes(10)),
+        lambda: publish(objects, tmp_path, bytes(10 * MIB)),
+    ]
+    for call in calls:
+        with pytest.raises(StoreError, match=NO_BUCKET):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (refusal(404, "The specified bucket does not exist."), "gs://bucket: there is no such bucket"),
+        (
+            refusal(401, "Invalid Credentials", "authError"),
+            "gs://bucket/x/a: cannot read: the credentials are refused .*`gcloud auth application-default login`",
+        ),
+        (
+            refusal(403, "a@b.com does not have storage.objects.get access to the object.", "forbidden"),
+            r"permission denied \(a@b.com does not have storage.objects.get access.*roles/storage.objectUser",
+        ),
+        (
+            refusal(400, "Bucket is a requester pays bucket but no user project provided."),
+            "requester pays; say who pays with `export FSSPEC_GS_REQUESTER_PAYS=PROJECT`",
+        ),
+        (refusal(418, "I am a teapot"), "cannot read: it answered 418, I am a teapot"),
+    ],
+)
+def test_a_refusal_says_what_to_do_and_is_not_asked_again(protocol: Store, answer: tuple[int, str], told: str) -> None:
+    protocol.answers = [answer]
+    with pytest.raises(StoreError, match=told) as raised:
+        open_objects("gs://bucket/x").read("a")
+    assert not isinstance(raised.value, NoAnswer)
+    assert protocol.asked == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_what_is_busy_is_asked_again(protocol: Store, status: int) -> None:
+    protocol.answers = [refusal(status, "later"), refusal(status, "later"), (200, "now")]
+    found = open_objects("gs://bucket/x").read("a")
+    assert found is not None
+    assert found.data == b"now"
+    protocol.answers = [refusal(status, "later")]
+    with pytest.raises(NoAnswer, match=f"it answered {status}, later"):
+        open_objects("gs://bucket/x").read("a")
+
+
+def test_a_rate_limit_that_comes_as_a_403_is_one(protocol: Store) -> None:
+    protocol.answers = [refusal(403, "slow down", "rateLimitExceeded"), (200, "now")]
+    assert open_objects("gs://bucket/x").read("a") is not None
+
+
+def test_without_credentials_a_refusal_says_that_none_were_found(
+    protocol: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = GcsObjects("gs://bucket/x")
+    monkeypatch.setattr(objects.client, "no_credentials", "File /nowhere.json was not found.")
+    protocol.answers = [refusal(401, "Anonymous caller does not have storage.objects.get access")]
+    with pytest.raises(
+        StoreError, match=r"not allowed without credentials, and none were found \(File /nowhere.json.*gcloud auth"
+    ):
+        objects.read("a")
+
+
+def test_credentials_that_have_expired_and_a_token_in_an_answer(protocol: Store) -> None:
+    objects = GcsObjects("gs://bucket/x")
+    credentials = objects.client._fs.credentials
+    credentials.credentials = Credentials("ya29.this-is-secret")
+    protocol.answers = [refusal(403, "the token ya29.this-is-secret may not do that")]
+    with pytest.raises(StoreError, match="permission denied") as raised:
+        objects.read("a")
+    assert "ya29" not in str(raised.value)
+
+    credentials.credentials = Credentials(
+        None, refresh_token="old", token_uri=f"{protocol.url}/token", client_id="a", client_secret="also-secret"
+    )
+    protocol.answers = [(400, '{"error": "invalid_grant", "error_description": "Token has been expired or revoked."}')]
+    with pytest.raises(
+        StoreError,
+        match=r"have expired and cannot be renewed \(.*invalid_grant.*`gcloud auth application-default login`",
+    ) as raised:
+        objects.read("a")
+    assert not isinstance(raised.value, NoAnswer)
+    assert "secret" not in str(raised.value)
+
+
+def test_who_pays_is_told_to_the_store() -> None:
+    with gcs_protocol() as store:
+        script = (
+            "from marin_pipeline.store.gcs_objects import GcsObjects\n"
+            "print(GcsObjects('gs://bucket/x').client.object_url('bucket', 'a'))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "STORAGE_EMULATOR_HOST": store.url, "FSSPEC_GS_REQUESTER_PAYS": "my-project"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert "userProject=my-project" in done.stdout
+
+
+# What is compared ----------------------------------------------------------------------------------------------------
+
+
+def test_what_the_store_says_of_the_bytes_is_compared(objects: GcsObjects, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = objects.folder("a/out")
+    (folder / "file").write_bytes(b"right")
+    manifest = build_manifest(objects, folder, "a/out", {})
+    assert manifest.entries[0].checksum == objects.list("a/out")[0].checksum
+    told = GcsObjects.publish
+
+    def damaged(self: GcsObjects, path: str, files: Any) -> Any:
+        found = told(self, path, files)
+        self.delete(f"{path}/file")
+        self.create(f"{path}/file", b"wrong")
+        return found
+
+    monkeypatch.setattr(GcsObjects, "publish", damaged)
+    with pytest.raises(StoreError, match="was written, but has the checksum"):
+        build_manifest(objects, folder, "a/out", {})

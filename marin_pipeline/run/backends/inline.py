@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any, TextIO
 
 from marin_pipeline.core.errors import Stopped
@@ -16,9 +17,9 @@ from marin_pipeline.run.attempt import ShardFailed, describe_failure, run_attemp
 from marin_pipeline.run.backends.base import Event, stopped
 from marin_pipeline.run.capture import descriptors_to, log_of
 from marin_pipeline.run.loaded import watch
+from marin_pipeline.run.log_upload import uploading
 from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
-from marin_pipeline.store.manifest import publish_all
 from marin_pipeline.store.objects import ObjectStore
 
 
@@ -67,7 +68,7 @@ class InlineBackend:
         self._listens = False
         try:
             self._running = True
-            with self._captured(task):
+            with uploading(self._objects, log_of(task), at_once=True) as log, self._captured(task, log):
                 finished = run_attempt(
                     self._objects,
                     task,
@@ -85,22 +86,18 @@ class InlineBackend:
             self._running = False
 
     @contextlib.contextmanager
-    def _captured(self, task: Task) -> Iterator[None]:
+    def _captured(self, task: Task, path: Path) -> Iterator[None]:
         """What is printed goes to the attempt's log, and to stderr for whoever sits in front of it."""
-        path, _, name = log_of(task).rpartition("/")
-        folder = self._objects.folder(path)
         if task.secrets:
             # By descriptor, so that nothing reaches the screen which was not looked through.
             screen = os.dup(2)
             try:
-                with descriptors_to(folder / name, task.secrets, screen, leave=True):
+                with descriptors_to(path, task.secrets, screen, leave=True):
                     yield
             finally:
                 os.close(screen)
-                if not self._objects.shared:
-                    publish_all(self._objects, path)
             return
-        with (folder / name).open("ab", buffering=0) as log:
+        with path.open("ab", buffering=0) as log:
             copy = io.TextIOWrapper(
                 _Tee(log, sys.__stderr__ or sys.stderr),  # pyright: ignore[reportArgumentType] - a stream without a name
                 encoding="utf-8",
@@ -108,11 +105,7 @@ class InlineBackend:
                 write_through=True,
             )
             with contextlib.redirect_stdout(copy), contextlib.redirect_stderr(copy):
-                try:
-                    yield
-                finally:
-                    if not self._objects.shared:
-                        publish_all(self._objects, path)
+                yield
 
     def interrupt(self) -> None:
         self._asked += 1

@@ -91,6 +91,8 @@ def test_a_time_of_change_is_a_validator_once_it_is_over(server: HttpServer, rea
         Act(says_shift=-10),
         Act(says_total=len(DATA) + 1),
         Act(headers={"Content-Range": "bytes 500-700/1024"}),
+        Act(headers={"Content-Range": "bytes 400-1023/1024"}, framing="chunked", shift=-100),
+        Act(headers={"Content-Range": "bytes 600-1023/1024"}, framing="chunked", shift=100),
         Act(headers={"Content-Range": ""}),
         Act(headers={"Content-Range": "pages 1-2/3"}),
         Act(says_length=7),
@@ -141,6 +143,16 @@ def test_a_body_that_ends_too_early_is_noticed(server: HttpServer, reader: Reade
     server.serve("/file", DATA, act)
     assert reader.read(web(server))[0] == DATA
     assert ranges(server) == asked
+
+
+def test_a_body_that_is_not_as_long_as_the_place_is_known_to_be_is_never_taken(
+    server: HttpServer, reader: Reader
+) -> None:
+    server.serve("/file", DATA, then=Act(framing="chunked"))
+    with pytest.raises(InputError, match=r"it ended after 1,024 of 1,029 bytes|416"):
+        reader.read(web(server, size=len(DATA) + 5, fixed="1"))
+    with pytest.raises(InputError, match=r"more than the 1,019 bytes that were to come"):
+        Reader(reader.folder / "again").read(web(server, size=len(DATA) - 5, fixed="1"))
 
 
 def test_a_body_in_chunks_is_whole(server: HttpServer, reader: Reader) -> None:
