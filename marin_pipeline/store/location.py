@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 import os
 from pathlib import Path
-from urllib.parse import urlsplit
 
 HERE = "here"
 """The region of what lies on this machine, or on a server on its loopback."""
@@ -21,6 +19,9 @@ _FIRMWARE = Path("/sys/class/dmi/id")
 
 def is_loopback(url: str) -> bool:
     """Whether a URL names this machine."""
+    import ipaddress
+    from urllib.parse import urlsplit
+
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
