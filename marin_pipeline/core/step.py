@@ -49,7 +49,7 @@ class Step(Generic[P, R]):
         uses: tuple[Any, ...] = (),
         chain: Callable[[Mapping[str, Any]], Chain] | None = None,
         unpinned: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
-        transfers: Callable[[Mapping[str, Any]], int] | None = None,
+        transfers: Callable[[Mapping[str, Any]], Sequence[int | None]] | None = None,
     ) -> None:
         _refuse_unfindable(fn)
         functools.update_wrapper(self, fn)
@@ -236,9 +236,9 @@ class Declaration:
         """Names of what the step reads and its key does not fix, such as an address without a digest."""
 
     @property
-    def transfers(self) -> int:
-        """Bytes that the step brings in from outside of the store, as far as its arguments tell."""
-        return self.step.transfers(self.arguments) if self.step.transfers else 0
+    def transfers(self) -> Sequence[int | None]:
+        """Bytes of each thing that the step brings in from outside; None where its arguments do not tell."""
+        return self.step.transfers(self.arguments) if self.step.transfers else ()
 
     @functools.cached_property
     def chain(self) -> Chain | None:
@@ -344,7 +344,7 @@ def step(
     uses: tuple[Any, ...] = (),
     chain: Callable[[Mapping[str, Any]], Chain] | None = None,
     unpinned: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
-    transfers: Callable[[Mapping[str, Any]], int] | None = None,
+    transfers: Callable[[Mapping[str, Any]], Sequence[int | None]] | None = None,
 ) -> Callable[[Callable[Concatenate[Context, P], R]], Step[P, R]]: ...
 def step(
     fn: Callable[Concatenate[Context, P], R] | None = None, /, **options: Any
@@ -363,7 +363,8 @@ def step(
         unpinned: for a step that reads what is outside of the graph: names, by its arguments, what of that the key
             does not fix. The step and all that is made from it are shown as unpinned. It is asked when the step is
             declared, and may refuse the arguments with an `InputError`.
-        transfers: by its arguments, the bytes that it brings in from outside of the store, as far as they are known.
+        transfers: by its arguments, the bytes of each thing that it brings in from outside of the store; None where
+            they do not tell.
     """
 
     def declared(function: Callable[Concatenate[Context, P], R]) -> Step[P, R]:

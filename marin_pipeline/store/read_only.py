@@ -44,6 +44,9 @@ class ReadOnlyObjects(ObjectStore):
     def _refuse(self, path: str) -> NoReturn:
         raise StoreError(f"{self.url}/{path}: this store is only looked in, and nothing is written there")
 
+    def location(self) -> str:
+        return self._objects.location()
+
     def is_there(self) -> bool:
         return self._ask(self._objects.is_there)
 

@@ -45,8 +45,8 @@ def test_arguments_that_name_nothing_are_refused_when_they_are_declared() -> Non
 def test_what_a_step_brings_in_is_known_before_it_runs() -> None:
     declaration = fetch(address="a", size=5).declaration
     assert declaration is not None
-    assert declaration.transfers == 5
-    assert Graph([ALL]).nodes[ALL.key].declaration.transfers == 0
+    assert declaration.transfers == [5]
+    assert Graph([ALL]).nodes[ALL.key].declaration.transfers == ()
 
 
 def test_plan_run_show_ls_and_the_picture_say_so(inline: Bench) -> None:

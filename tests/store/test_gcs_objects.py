@@ -151,6 +151,14 @@ def test_thousands_of_objects_are_listed_over_several_pages_and_deleted(objects:
     assert objects.read("many.json") is not None
 
 
+def test_what_is_said_of_one_object_is_what_a_listing_says(objects: GcsObjects) -> None:
+    objects.create("a/b", b"12")
+    objects.create("a/bc", b"1")
+    assert objects.info("a/b") == objects.list("a")[0]
+    assert objects.info("a") is None
+    assert objects.info("c") is None
+
+
 def test_two_prefixes_of_a_bucket_do_not_see_each_other(gs_prefix: str) -> None:
     one, two = open_objects(gs_prefix), open_objects(f"{gs_prefix}-2/")
     assert not one.is_there()
