@@ -96,8 +96,8 @@ class RunContext:
         return self._work
 
     def publish_records(self) -> None:
-        """Keep what was written below `records`; where it lies in place, it is kept."""
-        if self._recorded and not self._objects.in_place:
+        """Keep what was written below `records`."""
+        if self._recorded:
             publish_all(self._objects, f"{self._attempt}/records")
 
     def map(self, fn: Callable[..., R], items: Iterable[Any], **common: Any) -> list[StoredShard[R]]:

@@ -182,7 +182,7 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
 
 
 def publish_all(objects: ObjectStore, path: str) -> None:
-    """Publish all files of `objects.folder(path)`.
+    """Publish all files of `objects.folder(path)`; what lies in place is only looked at, since nobody needs its digest.
 
     Raises:
         InputError: for a link among the files, or one that holds a secret.
@@ -190,7 +190,8 @@ def publish_all(objects: ObjectStore, path: str) -> None:
     files = [FileToPublish(*each) for each in files_below(objects.folder(path))]
     _refuse_long(objects, path, [each.name for each in files])
     refuse_secrets(files)
-    objects.publish(path, files)
+    if not objects.in_place:
+        objects.publish(path, files)
 
 
 def build_manifest(

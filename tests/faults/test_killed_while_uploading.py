@@ -97,7 +97,7 @@ def undisturbed(folder: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -
     ("victim", "arguments"),
     [
         pytest.param("driver", [], id="driver"),
-        pytest.param("worker", ["--streamed", "true"], id="worker that streams"),
+        pytest.param("worker", ["--streamed", "true"], id="worker that streams", marks=pytest.mark.slow),
         pytest.param("worker", [], id="worker", marks=pytest.mark.slow),
         pytest.param("driver", ["--streamed", "true"], id="driver of a stream", marks=pytest.mark.slow),
     ],
