@@ -364,11 +364,3 @@ def _first_line(text: str) -> str:
 def client_of(endpoint: str | None) -> Client:
     """The client of an emulator (its URL), or of Google: one for all stores of this process."""
     return Client(endpoint)
-
-
-def emulator() -> str | None:
-    """URL of the emulator that `STORAGE_EMULATOR_HOST` names."""
-    host = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
-    if host in ("", "default"):
-        return None
-    return host if "://" in host else f"http://{host}"

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from marin_pipeline.core.endpoints import gcs_emulator
 from marin_pipeline.core.errors import StoreError, UsageError
-from marin_pipeline.store.gcs_client import Client, Place, all_of, client_of, emulator
+from marin_pipeline.store.gcs_client import Client, Place, all_of, client_of
 from marin_pipeline.store.gcs_downloads import blocks, download
 from marin_pipeline.store.gcs_uploads import Writer, publish, put
 from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Written
@@ -42,7 +43,7 @@ class GcsObjects(RemoteObjects):
         super().__init__(f"gs://{bucket}/{prefix}".rstrip("/"))
         self.bucket = bucket
         self._above = f"{prefix}/" if prefix else ""
-        self._endpoint = emulator()
+        self._endpoint = gcs_emulator()
 
     @functools.cached_property
     def client(self) -> Client:

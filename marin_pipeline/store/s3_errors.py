@@ -44,6 +44,10 @@ REMEDIES = {
 _FULL = ("QuotaExceeded", "InsufficientCapacity", "XMinioStorageFull", "EntityTooLarge")
 
 
+class Panicked(Exception):
+    """The client itself failed."""
+
+
 def code_of(error: BaseException) -> str:
     """The server's own word for an error (`NoSuchKey`), or what stands for it; empty when there is none."""
     text = str(error)
@@ -68,6 +72,12 @@ def explained(error: BaseException, where: str, doing: str, server: str) -> Stor
         doing: what was tried, as in `read`.
         server: the endpoint, as it is shown.
     """
+    if isinstance(error, Panicked):
+        said = next(iter(str(error).splitlines()), "")[:200]
+        return StoreError(
+            f"{where}: cannot {doing}: obstore, which asks {server}, failed in itself ({said}); check AWS_ENDPOINT_URL "
+            "and the other AWS_ variables, and try another version of obstore"
+        )
     code, status = code_of(error), status_of(error)
     told = f"{where}: cannot {doing}"
     if any(each in str(error) for each in _METADATA):

@@ -9,22 +9,19 @@ from __future__ import annotations
 import errno
 import functools
 import hashlib
-import importlib
-import importlib.util
 import os
 import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, PreconditionError
-from obstore.store import S3Store
+from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, PreconditionError
 
 from marin_pipeline.core.artifact import CHUNK, ContentHash
+from marin_pipeline.core.endpoints import s3_endpoint
 from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store import s3_errors
 from marin_pipeline.store.objects import (
@@ -37,6 +34,7 @@ from marin_pipeline.store.objects import (
     explain_os_error,
 )
 from marin_pipeline.store.remote_objects import RemoteObjects
+from marin_pipeline.store.s3_client import Client, Failed, each_of
 from marin_pipeline.store.s3_uploads import MOST_PARTS, BytesInFlight, ETag, FileBlocks, StreamWriter
 
 PART = 8 * 2**20
@@ -63,9 +61,6 @@ CONFLICTS = (0.0, 0.05, 0.2, 0.5, 1.0)
 _ODD = re.compile(r"[\x00-\x1f\x7f%\\\ufffe\uffff]")
 _CODED = re.compile(r"(?:%[0-9A-F]{2})+")
 
-Failed = (BaseError, ValueError, OSError)
-"""What obstore raises."""
-
 
 class S3Objects(RemoteObjects):
     """Objects below `s3://BUCKET/PREFIX`. Calls may be made by several threads at the same time."""
@@ -76,15 +71,16 @@ class S3Objects(RemoteObjects):
         if not bucket or not url.startswith("s3://"):
             raise UsageError(f"--prefix {url}: an S3 prefix is written s3://bucket/folder")
         super().__init__(f"s3://{bucket}/{prefix}".rstrip("/"))
+        self._endpoint = s3_endpoint()
         # A record is small and answered at once, or not at all; a part of a large file may take minutes.
         key = self._key(prefix) if prefix else ""
-        self._records = _client(self.url, bucket, key, timeout=20, silence=20)
-        self._bytes = _client(self.url, bucket, key, timeout=900, silence=120)
-        self._server = _endpoint() or "Amazon S3"
+        self._records = Client(self.url, bucket, key, timeout=20, silence=20)
+        self._bytes = Client(self.url, bucket, key, timeout=900, silence=120)
+        self._server = self._endpoint or "Amazon S3"
 
     @property
     def endpoint(self) -> str | None:
-        return _endpoint()
+        return self._endpoint
 
     def region(self) -> str:
         """The one that requests are signed for: Amazon answers for a bucket of another one with an error."""
@@ -102,8 +98,8 @@ class S3Objects(RemoteObjects):
     def read(self, path: str) -> Found | None:
         key = self._key(path)
         try:
-            found = self._records.get(key)
-            return Found(bytes(found.bytes()), found.meta["e_tag"] or "")
+            data, meta = self._records.read(key)
+            return Found(data, meta["e_tag"] or "")
         except FileNotFoundError as error:
             self._refuse_no_bucket(error, path)
             return None
@@ -115,7 +111,7 @@ class S3Objects(RemoteObjects):
         for wait in CONFLICTS:
             time.sleep(wait)
             try:
-                return self._records.put(key, data, mode="create", use_multipart=False)["e_tag"] or ""
+                return self._records.put(key, data, mode="create", use_multipart=False) or ""
             except AlreadyExistsError as error:
                 if s3_errors.status_of(error) != 409:
                     return None
@@ -127,7 +123,7 @@ class S3Objects(RemoteObjects):
     def swap(self, path: str, data: bytes, version: str) -> str | None:
         key = self._key(path)
         try:
-            return self._records.put(key, data, mode={"e_tag": version}, use_multipart=False)["e_tag"] or ""
+            return self._records.put(key, data, mode={"e_tag": version}, use_multipart=False) or ""
         except (PreconditionError, AlreadyExistsError):
             return None
         except FileNotFoundError as error:
@@ -141,7 +137,7 @@ class S3Objects(RemoteObjects):
     def delete(self, path: str) -> None:
         key = self._key(path)
         try:
-            below = [each["path"] for batch in self._records.list(key, chunk_size=1000) for each in batch]
+            below = [each["path"] for each in self._records.list(key)]
             with suppress(FileNotFoundError):
                 self._records.delete([key, *below] if below else key)
         except Failed as error:
@@ -152,8 +148,7 @@ class S3Objects(RemoteObjects):
         try:
             found = [
                 ObjectInfo(_decoded(each["path"]), each["size"], (each["e_tag"] or "").strip('"') or None)
-                for batch in self._records.list(key, chunk_size=1000)
-                for each in batch
+                for each in self._records.list(key)
             ]
         except Failed as error:
             raise self._explained(error, folder, "list") from None
@@ -204,14 +199,14 @@ class S3Objects(RemoteObjects):
         blocks = FileBlocks(each.file, BLOCK, (content, tag))
         try:
             if each.size <= PART:
-                answer = self._bytes.put(key, b"".join(blocks), use_multipart=False)
+                tag_given = self._bytes.put(key, b"".join(blocks), use_multipart=False)
             else:
-                answer = self._bytes.put(key, blocks, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
+                tag_given = self._bytes.put(key, blocks, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
         except Failed as error:
             if blocks.error is not None:
                 raise explain_os_error(blocks.error, each.file, "read what was written") from blocks.error
             raise self._explained(error, path, "write") from None
-        return self._written(path, content, tag.value(in_parts=each.size > PART), answer["e_tag"])
+        return self._written(path, content, tag.value(in_parts=each.size > PART), tag_given)
 
     def _written(self, path: str, content: ContentHash, expected: str, answered: str | None) -> Written:
         """What was written, when the store has answered with an ETag that fits.
@@ -244,8 +239,8 @@ class S3Objects(RemoteObjects):
         def put(blocks: Iterator[bytes] | bytes, part: int, at_once: int) -> str | None:
             try:
                 if isinstance(blocks, bytes):
-                    return self._bytes.put(key, blocks, use_multipart=False)["e_tag"]
-                return self._bytes.put(key, blocks, chunk_size=part, max_concurrency=at_once)["e_tag"]
+                    return self._bytes.put(key, blocks, use_multipart=False)
+                return self._bytes.put(key, blocks, chunk_size=part, max_concurrency=at_once)
             except Failed as error:
                 raise self._explained(error, path, "write") from None
 
@@ -264,10 +259,10 @@ class S3Objects(RemoteObjects):
             if at or stop is not None:
                 options["range"] = {"offset": at} if stop is None else (at, stop)
             try:
-                answer = self._bytes.get(key, options=options)  # pyright: ignore[reportArgumentType]
+                answer = self._bytes.get(key, **options)
                 meta = answer.meta
                 tag = meta["e_tag"]
-                for block in answer.stream(min_chunk_size=BLOCK):
+                for block in each_of(answer.stream(min_chunk_size=BLOCK)):
                     at, left = at + len(block), RESUMED
                     yield bytes(block), meta
                 return
@@ -393,59 +388,3 @@ def _decoded(key: str) -> str:
     if "%" not in key:
         return key
     return _CODED.sub(lambda coded: bytes.fromhex(coded[0].replace("%", "")).decode(errors="replace"), key)
-
-
-def _endpoint() -> str | None:
-    """Where the server is, if it is not Amazon's."""
-    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    return next((found for name in names if (found := os.environ.get(name))), None)
-
-
-def _client(url: str, bucket: str, prefix: str, timeout: int, silence: int) -> S3Store:
-    """Args:
-    timeout: seconds of one request at most.
-    silence: seconds without an answer, or between two pieces of one.
-    """
-    endpoint = _endpoint()
-    options: dict[str, Any] = {
-        "client_options": {
-            "allow_http": bool(endpoint and endpoint.startswith("http://")),
-            "connect_timeout": timedelta(seconds=5),
-            "timeout": timedelta(seconds=timeout),
-            "read_timeout": timedelta(seconds=silence),
-        },
-        "retry_config": {
-            "max_retries": 4,
-            "retry_timeout": timedelta(seconds=30),
-            "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=3), "base": 2},
-        },
-    }
-    if endpoint:
-        options["endpoint"] = endpoint
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if region:
-        options["region"] = region
-    if not os.environ.get("AWS_ACCESS_KEY_ID"):
-        options.update(_from_profile(url, region))
-    try:
-        return S3Store(bucket, prefix=prefix or None, **options)
-    except (BaseError, ValueError) as error:
-        raise UsageError(f"--prefix {url}: {str(error).splitlines()[0]}; correct it, or the AWS_ variables") from None
-
-
-def _from_profile(url: str, region: str | None) -> dict[str, Any]:
-    """Credentials of AWS_PROFILE, of ~/.aws, or of a single sign-on, which boto3 knows how to get."""
-    if importlib.util.find_spec("boto3") is None:
-        if os.environ.get("AWS_PROFILE"):
-            raise UsageError(
-                f"--prefix {url}: AWS_PROFILE is set, and boto3 is not installed, which reads profiles; pip install "
-                "boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            )
-        return {}
-    from obstore.auth.boto3 import Boto3CredentialProvider
-
-    session: Any = importlib.import_module("boto3").Session()
-    if session.get_credentials() is None:
-        return {}  # what obstore finds: the machine's own, or a token of its cluster
-    found = {"credential_provider": Boto3CredentialProvider(session)}
-    return found if region or not session.region_name else {**found, "region": session.region_name}

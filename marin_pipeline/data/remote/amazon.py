@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from marin_pipeline.core.endpoints import s3_endpoint
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.remote.address import Address
 from marin_pipeline.data.remote.place import BLOCK, Broken, Mistaken, Reply, State
@@ -142,14 +143,20 @@ def _asked(shown: str, call: Callable[[], Any]) -> Any:
         if 300 <= status < 500 and status not in (408, 429):
             raise InputError(f"{shown}: {status}; check the address, AWS_REGION and AWS_ENDPOINT_URL") from None
         raise Broken(f"{status} from the store" if status else "no answer from the store") from None
+    except BaseException as error:
+        if not _is_panic(error):
+            raise
+        raise InputError(
+            f"{shown}: obstore, which asks the store, failed in itself; check the AWS_ variables, and try another "
+            "version of obstore"
+        ) from None
 
 
 def _store(bucket: str, stall: float) -> S3Store:
     from obstore.exceptions import BaseError
     from obstore.store import S3Store
 
-    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    endpoint = next((found for name in names if (found := os.environ.get(name))), None)
+    endpoint = s3_endpoint()
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     options: dict[str, Any] = {
         "client_options": {
@@ -166,8 +173,16 @@ def _store(bucket: str, stall: float) -> S3Store:
     }
     try:
         return S3Store(bucket, **options)
-    except (BaseError, ValueError) as error:
-        raise InputError(f"s3://{bucket}: {str(error).splitlines()[0]}; correct it, or the AWS_ variables") from None
+    except BaseException as error:
+        if not isinstance(error, (BaseError, ValueError)) and not _is_panic(error):
+            raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"s3://{bucket}: {reason}; correct it, or the AWS_ variables") from None
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether obstore failed in itself: that is no `Exception`, and its class can be imported from nowhere."""
+    return type(error).__name__ == "PanicException"
 
 
 def _credentials() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from marin_pipeline.core.endpoints import gcs_emulator
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.remote.address import Address
 from marin_pipeline.data.remote.http import HttpFile
@@ -29,6 +30,7 @@ class GoogleStorage:
 
     def __init__(self, stall: float) -> None:
         self._stall = stall
+        gcs_emulator()  # gcsfs takes what stands there as it is
         self._files = file_system()
 
     def objects(self, address: Address) -> list[tuple[str, HttpFile]]:
