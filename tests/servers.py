@@ -70,7 +70,7 @@ def running(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **(env or {})},
+                env={**_without_credentials(), **(env or {})},
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - it makes one call to the kernel
             )
             try:
@@ -84,6 +84,11 @@ def running(
                 process.wait()
         if attempt == 2:
             raise NotStarted(f"{process.args}: does not answer; it printed: {printed}")
+
+
+def _without_credentials() -> dict[str, str]:
+    """The environment without AWS's variables: SeaweedFS would accept these credentials alone."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
 
 
 def _end_with_parent() -> None:

@@ -9,6 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from marin_pipeline.store.objects import open_objects
+from tests.servers import S3_ENVIRONMENT, make_s3_bucket, seaweedfs
+
 SCRIPT = """
 import time
 from tests.servers import fake_gcs
@@ -30,6 +35,18 @@ def test_a_server_ends_with_a_test_process_that_is_killed() -> None:
     while time.monotonic() < until and _runs(server):
         time.sleep(0.02)
     assert not _runs(server)
+
+
+def test_an_s3_server_takes_any_credentials_whatever_those_of_a_developer_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "developer")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with seaweedfs(tmp_path) as server:
+        make_s3_bucket(server, "bucket")
+        for name, value in {**S3_ENVIRONMENT, "AWS_ENDPOINT_URL": server.url}.items():
+            monkeypatch.setenv(name, value)
+        assert open_objects("s3://bucket/a").create("b", b"1")
 
 
 def _runs(pid: int) -> bool:
