@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, get_args
 from marin_pipeline.core.errors import UsageError
 from marin_pipeline.core.secrets import redacted
 from marin_pipeline.run.plan import CodePolicy
-from marin_pipeline.run.transfer import bytes_of
 from marin_pipeline.store.lease import LIFE
+from marin_pipeline.store.sizes import MOST, parse_size
 
 if TYPE_CHECKING:
     import argparse
@@ -32,10 +32,12 @@ def given_substitutes() -> tuple[str, ...]:
 def lease_life() -> float:
     """Seconds without a beat after which a lease may be taken over: `MARIN_LEASE_SECONDS`, else 30."""
     given = os.environ.get("MARIN_LEASE_SECONDS")
+    if not given:
+        return LIFE
     try:
-        return float(given) if given else LIFE
+        return float(given.encode("ascii"))
     except ValueError:
-        raise UsageError(f"MARIN_LEASE_SECONDS={given!r}: must be a number of seconds") from None
+        raise UsageError(f"MARIN_LEASE_SECONDS={given[:40]!r}: must be a number of seconds") from None
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,21 @@ class Options:
 
     @property
     def limit(self) -> int | None:
-        """`max_transfer` in bytes."""
+        """`max_transfer` in bytes.
+
+        Raises:
+            UsageError: when it is no size.
+        """
         given = self.max_transfer
-        return bytes_of(given, "--max-transfer") if isinstance(given, str) else given
+        if given is None:
+            return None
+        try:
+            size = parse_size(given) if isinstance(given, str) else int(given)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise UsageError(f"--max-transfer (or MARIN_MAX_TRANSFER): {error}") from None
+        if not 0 <= size <= MOST:
+            raise UsageError(f"--max-transfer {given!s:.40}: must be 0 or more, and {MOST} at most")
+        return size
 
     def checked(self) -> Options:
         """These options, when they can be meant.
@@ -91,8 +105,7 @@ class Options:
             raise UsageError(f"code={options.code!r}: there are {', '.join(get_args(CodePolicy))}")
         if options.max_parallel is not None and options.max_parallel < 1:
             raise UsageError(f"--max-parallel {options.max_parallel}: must be 1 or more")
-        if options.limit is not None and options.limit < 0:
-            raise UsageError(f"--max-transfer {options.max_transfer}: must be 0 or more")
+        _ = options.limit
         if not 0.1 <= options.lease_life <= 86_400:
             raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be from 0.1 to 86400")
         return replace(options, reason=redacted(options.reason))

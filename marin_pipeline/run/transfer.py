@@ -6,20 +6,15 @@ Pure functions of a plan and of where things lie.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from marin_pipeline.core.canonical import Tree
-from marin_pipeline.core.errors import UsageError
 from marin_pipeline.store.location import HERE
 
 if TYPE_CHECKING:
     from marin_pipeline.run.plan import Plan, PlannedNode
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 
 def bytes_text(size: float) -> str:
@@ -29,21 +24,6 @@ def bytes_text(size: float) -> str:
         size /= 1000
         units.pop(0)
     return f"{size:.0f} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
-
-
-def bytes_of(text: str, option: str) -> int:
-    """A number of bytes as people write it: `10GB`, `1.5 TB`, `500 MiB`, `4096`.
-
-    Args:
-        option: where it was given, for the error.
-
-    Raises:
-        UsageError: for anything else.
-    """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"{option} {text[:40]!r}: is no size; write a number and a unit, as in 10GB or 500MiB")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
 
 
 def crosses(source: str, here: str) -> bool:
