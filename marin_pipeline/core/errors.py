@@ -38,6 +38,12 @@ class CorruptOutput(StoreError):
     """Bytes in the store are not those that were committed; the message names the object."""
 
 
+class CacheError(StoreError):
+    """The folder of this machine for what comes from a remote store cannot be used; the message names it. Nothing is
+    wrong with what lies in the store.
+    """
+
+
 class Stopped(MarinError):
     """The step stopped because it was asked to; what it saved lets the next run go on."""
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from marin_pipeline.core.errors import StoreError
+from marin_pipeline.core.errors import CorruptOutput, MarinError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
@@ -216,7 +216,7 @@ class LineScreen:
             for line in output_lines(result):
                 print(line, file=self._stream, flush=True)
         else:
-            _print_damage(result)
+            _print_problems(result)
 
     def abandon(self) -> None:
         """Nothing is open."""
@@ -271,9 +271,9 @@ def output_lines(result: RunResult) -> list[str]:
         word = "fetched" if settled.fetched else settled.outcome
         lines.append(f"{word:<9}{node.key[:8]}  {node.name:<{width}}  {what}".rstrip())
         if output is not None and node.key in result.graph.targets:
-            damage = _damage(output)
-            value = "" if damage else _value_text(output)
-            lines += [f"damaged  {node.key[:8]}  {node.name:<{width}}  {damage}"] if damage else []
+            word, problem = _problem(output)
+            value = "" if problem else _value_text(output)
+            lines += [f"{word:<9}{node.key[:8]}  {node.name:<{width}}  {problem}"] if problem else []
             lines += [f"{'':<19}{value}"] if value else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     drifted = sum(settled.drifted for settled in result.settled.values())
@@ -283,22 +283,24 @@ def output_lines(result: RunResult) -> list[str]:
     return [*lines, f"{counts} in {result.seconds:.1f} s{remedy}"]
 
 
-def _damage(output: CommittedOutput) -> str:
-    """What is wrong with a value; empty for one that can be read."""
+def _problem(output: CommittedOutput) -> tuple[str, str]:
+    """Why a value cannot be shown: that it is damaged, or that it cannot be read now; empty for one that can."""
     try:
         _ = output.value_tree
-    except StoreError as error:
-        return str(error)
-    return ""
+    except CorruptOutput as error:
+        return "damaged", str(error)
+    except MarinError as error:
+        return "unread", str(error)
+    return "", ""
 
 
-def _print_damage(result: RunResult) -> None:
+def _print_problems(result: RunResult) -> None:
     """Of a run that prints failures only, which of the asked values cannot be read."""
     for node in map(result.graph.nodes.__getitem__, result.graph.targets):
         output = result.output(node)
-        damage = "" if output is None else _damage(output)
-        if damage:
-            print(f"damaged  {node.key[:8]}  {node.name}  {damage}", file=sys.stderr, flush=True)
+        word, problem = ("", "") if output is None else _problem(output)
+        if problem:
+            print(f"{word:<9}{node.key[:8]}  {node.name}  {problem}", file=sys.stderr, flush=True)
 
 
 def _where(result: RunResult, output: CommittedOutput) -> str:
@@ -388,7 +390,7 @@ class TerminalScreen:
                     line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False
                 )
         else:
-            _print_damage(result)
+            _print_problems(result)
 
 
 _STYLES = {
@@ -396,6 +398,7 @@ _STYLES = {
     "adopt": "dim",
     "fetched": "green",
     "damaged": "red",
+    "unread": "red",
     "done": "green",
     "failed": "red",
     "blocked": "yellow",

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marin_pipeline.core.artifact import content_digest
-from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
+from marin_pipeline.core.errors import CacheError, CorruptOutput, StoreError, UsageError
 from marin_pipeline.store.digests import is_known, note_digest
 from marin_pipeline.store.objects import FULL, DiskFull
 from marin_pipeline.store.own_folder import locked, own_folder
@@ -63,6 +63,22 @@ def is_cached(objects: RemoteObjects, wanted: Wanted) -> bool:
     return _cache().has(objects, wanted)
 
 
+def check_cache() -> None:
+    """See that the cache can be used, before anything rests on it.
+
+    Raises:
+        UsageError: when what is set for it cannot be; names the variable.
+    """
+    cache = _cache()
+    try:
+        cache.check()
+    except (OSError, StoreError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(
+            f"MARIN_CACHE {cache.root}: no files can be kept there ({reason}); set it to a folder of your own"
+        ) from error
+
+
 def _cache() -> Cache:
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     where = os.environ.get("MARIN_CACHE") or f"{home}/marin_pipeline"
@@ -90,6 +106,19 @@ class Cache:
         self._unseen = float("inf")
         self._contents: dict[Path, str] = {}
 
+    def check(self) -> None:
+        """Make the folders, and a file.
+
+        Raises:
+            OSError: when it cannot be.
+            StoreError: when the folder is another user's.
+        """
+        own_folder(self.root / "processes")
+        for name in ("objects", "fetching"):
+            (self.root / name).mkdir(exist_ok=True)
+        with self._aside() as aside:
+            aside.write_bytes(b"1")
+
     def fetched(self, objects: RemoteObjects, wanted: Sequence[Wanted]) -> list[Path]:
         """Local files with the objects' bytes, in order."""
         places = [self._place(objects, each) for each in wanted]
@@ -107,7 +136,10 @@ class Cache:
     def has(self, objects: RemoteObjects, wanted: Wanted) -> bool:
         """Whether the bytes of an object are here; then this process has them."""
         place = self._place(objects, wanted)
-        return _is_there(place, wanted) or self._taken(place, wanted)
+        try:
+            return _is_there(place, wanted) or self._taken(place, wanted)
+        except OSError as error:
+            raise self._unusable(error) from error
 
     def _place(self, objects: RemoteObjects, each: Wanted) -> Path:
         """Where this process has an object: below one folder as in the store, so that a folder there is one here."""
@@ -124,8 +156,8 @@ class Cache:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _unusable(self, error: OSError) -> StoreError:
-        return StoreError(
+    def _unusable(self, error: OSError) -> CacheError:
+        return CacheError(
             f"{self.root}: no files can be kept there ({error.strerror}); set MARIN_CACHE to a folder of your own"
         )
 

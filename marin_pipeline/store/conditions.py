@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError
+from marin_pipeline.store.cache import check_cache
 from marin_pipeline.store.objects import (
     FileToPublish,
     Found,
@@ -32,7 +33,10 @@ def writable(objects: ObjectStore, *, single_writer: bool) -> ObjectStore:
 
     Raises:
         StoreError: when it cannot be written, or does not keep them.
+        UsageError: when the cache for what is read from it cannot be used.
     """
+    if objects.shared and not objects.in_place:
+        check_cache()
     path = f"tmp/1d/probe-{os.urandom(16).hex()}"
     try:
         if objects.in_place or not objects.shared:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from marin_pipeline.core.canonical import Tree
-from marin_pipeline.core.errors import CorruptOutput, InputError
+from marin_pipeline.core.errors import CacheError, CorruptOutput, InputError
 from marin_pipeline.core.reading import decode
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
@@ -40,11 +40,14 @@ def all_verified(objects: ObjectStore, entries: Sequence[Entry]) -> list[Path]:
 
     Raises:
         CorruptOutput: when an object is missing, or its bytes are not those that were committed.
+        CacheError: when what was fetched cannot be read here.
     """
     try:
         paths = objects.fetch([Wanted(entry.object, entry.size, entry.sha256) for entry in entries])
     except OSError as error:
         path = error.filename or entries[0].object
+        if os.path.isabs(path) and not objects.in_place:
+            raise CacheError(f"{path}: {error.strerror}; set MARIN_CACHE to a folder of your own") from error
         where = path if os.path.isabs(path) else f"{objects.url}/{path}"
         raise _unreadable(where, error) from error
     for path, entry in zip(paths, entries, strict=True):
@@ -58,6 +61,11 @@ def all_verified(objects: ObjectStore, entries: Sequence[Entry]) -> list[Path]:
             if digest_at(path, information) != entry.sha256:
                 raise CorruptOutput(f"{where}: its bytes are not those that were committed (sha256 differs); {_REMEDY}")
         except OSError as error:
+            if not objects.in_place:
+                gone = "is there no more" if isinstance(error, FileNotFoundError) else f"gives {error.strerror}"
+                raise CacheError(
+                    f"{path}: was fetched from {where}, and {gone}; see what removes files there, and run again"
+                ) from error
             raise _unreadable(where, error) from error
     return paths
 

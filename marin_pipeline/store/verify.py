@@ -18,7 +18,7 @@ from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest, checksums_differ
-from marin_pipeline.store.objects import ObjectInfo, ObjectStore
+from marin_pipeline.store.objects import NoAnswer, ObjectInfo, ObjectStore
 from marin_pipeline.store.origins import read_origin
 from marin_pipeline.store.pages import PagedManifest, read_manifest
 from marin_pipeline.store.provenance import named_by
@@ -201,6 +201,8 @@ class Verifier:
             content = ContentHash()
             for block in self._objects.blocks(entry.object):
                 content.update(block)
+        except NoAnswer:  # it says nothing of the bytes
+            raise
         except (OSError, StoreError) as error:
             problem = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
             self._add(verified, f"cannot be read ({problem})", entry.object)

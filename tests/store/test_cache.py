@@ -11,15 +11,17 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from marin_pipeline.core.errors import CorruptOutput, UsageError
+from marin_pipeline.core.errors import CacheError, CorruptOutput, UsageError
 from marin_pipeline.store import cache as module
-from marin_pipeline.store.cache import Cache
+from marin_pipeline.store.cache import Cache, check_cache
+from marin_pipeline.store.manifest import Entry
 from marin_pipeline.store.objects import DiskFull, NoAnswer, Wanted
+from marin_pipeline.store.output import all_verified
 from marin_pipeline.store.own_folder import own_folder
 from marin_pipeline.store.sizes import parse_size
 from tests.conftest import ROOT
@@ -345,21 +347,44 @@ def test_variables_that_say_nothing_sensible_are_told(
     wanted = put(objects, "a", b"1")
     with monkeypatch.context() as patch:
         patch.setenv("MARIN_CACHE_BYTES", "much")
-        with pytest.raises(UsageError, match="MARIN_CACHE_BYTES: 'much' is no size; write it as in 500MB"):
-            objects.fetch([wanted])
+        for call in (lambda: objects.fetch([wanted]), check_cache):
+            with pytest.raises(UsageError, match="MARIN_CACHE_BYTES: 'much' is no size; write it as in 500MB"):
+                call()
+    check_cache()
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("MARIN_CACHE", str(tmp_path / "file"))
-    with pytest.raises(Exception, match="set MARIN_CACHE to a folder of your own"):
-        objects.fetch([wanted])
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "objects").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/cache"), tmp_path / "odd"):
+        monkeypatch.setenv("MARIN_CACHE", str(place))
+        with pytest.raises(UsageError, match=f"^MARIN_CACHE {place}: .*; set it to a folder of your own"):
+            check_cache()
+        if place.name != "odd":
+            for call in (lambda: objects.fetch([wanted]), lambda: objects.is_at_hand(wanted)):
+                with pytest.raises(CacheError, match="set MARIN_CACHE to a folder of your own"):
+                    call()
 
 
-def test_sizes_are_read_as_people_write_them() -> None:
-    assert [parse_size(text) for text in ("20GB", "1.5 TiB", "500000", "2e9", "7 kb", "1Gi", "3B")] == [
-        20 * 10**9, 3 * 2**39, 500_000, 2 * 10**9, 7000, 2**30, 3,
-    ]  # fmt: skip
-    for text in ("", "GB", "-1", "1 PB", "1,000", "nan", "1ib"):
-        with pytest.raises(ValueError, match="is no size"):
-            parse_size(text)
+def test_what_is_wrong_with_the_cache_is_not_told_of_what_was_committed(
+    objects: FarObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = put(objects, "a", b"1")
+    entry = Entry("a", wanted.path, wanted.size, wanted.sha256)
+    (fetched,) = all_verified(objects, [entry])
+
+    def gone(wanted: Sequence[Wanted]) -> list[Path]:
+        fetched.unlink(missing_ok=True)
+        return [fetched]
+
+    monkeypatch.setattr(objects, "fetch", gone)
+    with pytest.raises(CacheError, match=r"was fetched from far://.* and is there no more"):
+        all_verified(objects, [entry])
+
+    def refused(wanted: Sequence[Wanted]) -> list[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(fetched))
+
+    monkeypatch.setattr(objects, "fetch", refused)
+    with pytest.raises(CacheError, match="Permission denied"):
+        all_verified(objects, [entry])
 
 
 def test_the_scratch_of_a_killed_process_goes_with_the_next(
