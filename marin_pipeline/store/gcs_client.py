@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import random
+import re
 import ssl
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -48,6 +49,9 @@ CALL_SECONDS = 60.0
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 30.0
 """How long a connection may be silent while an answer is waited for."""
+
+NUMBER = re.compile(r"[0-9]{1,18}")
+"""A number of bytes, as a header tells it."""
 
 RETRIED = (408, 429, 500, 502, 503, 504)
 """Answers that say: not now."""

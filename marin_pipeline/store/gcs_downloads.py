@@ -19,7 +19,7 @@ from typing import Any
 
 from marin_pipeline.core.artifact import CHUNK
 from marin_pipeline.core.errors import StoreError
-from marin_pipeline.store.gcs_client import Place, Reply, Silence, unanswered
+from marin_pipeline.store.gcs_client import NUMBER, Place, Reply, Silence, unanswered
 from marin_pipeline.store.objects import explain_os_error
 
 BLOCK = 2**20
@@ -84,7 +84,11 @@ class Stream:
             self._refuse(Reply(answer.status, dict(answer.headers), body))
         self.generation = answer.headers.get("X-Goog-Generation", "")
         spanned = answer.headers.get("Content-Range", "").rpartition("/")[2]
-        self.size = int(spanned if spanned.isdigit() else answer.headers.get("Content-Length", "0"))
+        size = spanned if NUMBER.fullmatch(spanned) else answer.headers.get("Content-Length", "0")
+        if not NUMBER.fullmatch(size):
+            self.close()
+            raise StoreError(f"{place.where}: the store does not tell the object's size: it is not GCS")
+        self.size = int(size)
 
     def _refuse(self, reply: Reply) -> None:
         client, where = self._place.client, self._place.where

@@ -19,12 +19,12 @@ from marin_pipeline.store.gcs_client import Client, Place, all_of, client_of
 from marin_pipeline.store.gcs_downloads import blocks, download
 from marin_pipeline.store.gcs_uploads import Writer, publish, put
 from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Written
-from marin_pipeline.store.remote_objects import RemoteObjects
+from marin_pipeline.store.remote_objects import RemoteObjects, refuse_parts
 
 DELETED_AT_ONCE = 64
 """Requests that delete objects below a folder at the same time."""
 
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]|(?=.*\.)[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
 class GcsObjects(RemoteObjects):
@@ -34,12 +34,14 @@ class GcsObjects(RemoteObjects):
         scheme, _, rest = url.partition("://")
         bucket, _, prefix = rest.partition("/")
         prefix = prefix.strip("/")
-        if (
-            scheme != "gs"
-            or not _BUCKET.fullmatch(bucket)
-            or {"", ".", ".."} & set(prefix.split("/") if prefix else ())
-        ):
+        if scheme != "gs" or not bucket:
             raise UsageError(f"--prefix {url}: is not gs://BUCKET/FOLDER")
+        if not _BUCKET.fullmatch(bucket):
+            raise UsageError(
+                f"--prefix {url}: {bucket!r} cannot be a bucket's name: that has 3 to 63 characters (with dots, up to "
+                "222) of a-z, 0-9, '-', '_' and '.', and begins and ends with a letter or a digit"
+            )
+        refuse_parts(url, prefix)
         super().__init__(f"gs://{bucket}/{prefix}".rstrip("/"))
         self.bucket = bucket
         self._above = f"{prefix}/" if prefix else ""

@@ -18,7 +18,7 @@ import google_crc32c
 
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import StoreError
-from marin_pipeline.store.gcs_client import SILENCE_SECONDS, Place, Reply, Silence, all_of, unanswered
+from marin_pipeline.store.gcs_client import NUMBER, SILENCE_SECONDS, Place, Reply, Silence, all_of, unanswered
 from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Written, explain_os_error
 
 AT_ONCE = 32
@@ -191,7 +191,7 @@ class Session:
         """
         if reply.status == 308:
             found = reply.headers.get("Range", "").rpartition("-")[2]
-            return int(found) + 1 if found.isdigit() else 0
+            return int(found) + 1 if NUMBER.fullmatch(found) else 0
         if reply.status in (404, 410) or not last or reply.tree().get("size") != f"{stop}":
             raise Gone
         return stop

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from marin_pipeline.core.errors import StoreError
+from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store.cache import fetched, is_cached
 from marin_pipeline.store.location import HERE, is_loopback
 from marin_pipeline.store.objects import ObjectStore, Wanted, explain_os_error
@@ -19,6 +19,16 @@ from marin_pipeline.store.own_folder import scratch_folder
 
 LONGEST_NAME = 1024
 """Bytes of an object's name in a bucket, with GCS and S3."""
+
+
+def refuse_parts(url: str, prefix: str) -> None:
+    """Check the folder that a prefix names in its bucket.
+
+    Raises:
+        UsageError: when one of its parts is none.
+    """
+    if {"", ".", ".."} & set(prefix.split("/") if prefix else ()):
+        raise UsageError(f"--prefix {url}: its folder has an empty part, '.' or '..'; write it without")
 
 
 class RemoteObjects(ObjectStore):

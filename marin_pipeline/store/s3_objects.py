@@ -33,7 +33,7 @@ from marin_pipeline.store.objects import (
     Written,
     explain_os_error,
 )
-from marin_pipeline.store.remote_objects import RemoteObjects
+from marin_pipeline.store.remote_objects import RemoteObjects, refuse_parts
 from marin_pipeline.store.s3_client import Client, Failed, each_of
 from marin_pipeline.store.s3_uploads import MOST_PARTS, BytesInFlight, ETag, FileBlocks, StreamWriter
 
@@ -58,6 +58,7 @@ RESUMED = 5
 CONFLICTS = (0.0, 0.05, 0.2, 0.5, 1.0)
 """Seconds before the tries to create an object while the server is at work on another write to it (409)."""
 
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 _ODD = re.compile(r"[\x00-\x1f\x7f%\\\ufffe\uffff]")
 _CODED = re.compile(r"(?:%[0-9A-F]{2})+")
 
@@ -70,6 +71,12 @@ class S3Objects(RemoteObjects):
         prefix = prefix.strip("/")
         if not bucket or not url.startswith("s3://"):
             raise UsageError(f"--prefix {url}: an S3 prefix is written s3://bucket/folder")
+        if not _BUCKET.fullmatch(bucket):
+            raise UsageError(
+                f"--prefix {url}: {bucket!r} cannot be a bucket's name: that has 3 to 63 characters of a-z, 0-9, '-' "
+                "and '.' (old ones and some servers' A-Z and '_' too), and begins and ends with a letter or a digit"
+            )
+        refuse_parts(url, prefix)
         super().__init__(f"s3://{bucket}/{prefix}".rstrip("/"))
         self._endpoint = s3_endpoint()
         # A record is small and answered at once, or not at all; a part of a large file may take minutes.

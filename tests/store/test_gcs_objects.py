@@ -193,7 +193,7 @@ def test_no_path_leads_out_of_the_prefix(objects: GcsObjects, tmp_path: Path, pa
 
 @pytest.mark.parametrize("url", ["gs://", "gs:///a", "gs://A/b", "gs://bucket/../a", "gs://bucket/a//b", "gs://b/a"])
 def test_a_prefix_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="is not gs://BUCKET/FOLDER"):
+    with pytest.raises(UsageError, match=r"is not gs://BUCKET/FOLDER|cannot be a bucket's name|has an empty part"):
         open_objects(url)
 
 

@@ -168,3 +168,15 @@ def test_no_path_leads_out_of_the_prefix(objects: S3Objects, path: str) -> None:
 def test_a_prefix_that_names_no_bucket_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="s3://bucket/folder"):
         S3Objects(url)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_prefix_that_cannot_be_is_told_with_the_reason(scheme: str) -> None:
+    for prefix in ("bucket/a//b", "bucket/a/../b", "bucket/./b"):
+        with pytest.raises(UsageError, match=r"its folder has an empty part, '\.' or '\.\.'; write it without"):
+            open_objects(f"{scheme}://{prefix}")
+    for bucket in ("b", "ab", "-abc", "abc-", "a b", "ä" * 5, "x" * 300):
+        with pytest.raises(UsageError, match=r"cannot be a bucket's name: that has 3 to 63 characters"):
+            open_objects(f"{scheme}://{bucket}/a")
+    with pytest.raises(UsageError, match=rf"{scheme}://"):
+        open_objects(f"{scheme}:///a")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +24,9 @@ REMEDY = (
     "set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`, as somebody who may read the "
     "bucket"
 )
+
+
+_NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 class GoogleStorage:
@@ -75,13 +79,17 @@ class GoogleStorage:
             ) from None
         except (aiohttp.ClientError, requests.RequestException, TimeoutError) as error:
             raise Broken(f"no answer from the store ({type(error).__name__})") from None
+        except ValueError as error:
+            raise Broken(f"an answer of the store that cannot be read ({type(error).__name__})") from None
         except OSError as error:
             if str(error).startswith("Forbidden"):
                 raise InputError(f"{address.url}: 403: may not be read; {REMEDY}") from None
             raise Broken(f"no answer from the store ({type(error).__name__})") from None
 
     def _file(self, address: Address, found: Mapping[str, Any]) -> HttpFile:
-        generation = str(found["generation"])
+        generation, size = str(found.get("generation", "")), str(found.get("size", ""))
+        if not _NUMBER.fullmatch(generation) or not _NUMBER.fullmatch(size):
+            raise InputError(f"{address.url}: the store tells no generation and size of it: it is not GCS")
         name = f"{quote(address.root, safe='')}/o/{quote(found['name'], safe='')}"
         digests: dict[str, str] = {}
         for digest, field in (("md5", "md5Hash"), ("crc32c", "crc32c")):
@@ -94,7 +102,7 @@ class GoogleStorage:
             headers=self._authorization,
             to_set=REMEDY,
             digests=digests,
-            size=int(found["size"]),
+            size=int(size),
             fixed=generation,
             # Objects that are stored as gzip come as they are to who accepts gzip, and unpacked to others.
             encoding="gzip",

@@ -25,7 +25,15 @@ REDIRECTS = 10
 AGAIN = (408, 425, 429)
 """Answers below 500 after which another try may go better."""
 
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+LONGEST_WAIT = 1e9
+"""Seconds that `Retry-After` is taken for when it asks for more, which nobody waits."""
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
+_ETAG = re.compile(r'"[\x20\x21\x23-\x7e]{0,1000}"')
+NO_DATE = (TypeError, ValueError, OverflowError, IndexError)
+"""What is raised for a text that is no date."""
+
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 Headers = Callable[[], Mapping[str, str]]
@@ -117,6 +125,10 @@ class HttpFile:
             except requests.exceptions.ChunkedEncodingError as error:
                 raise Broken(f"a broken answer from {_origin(url)[1]} ({_kind(error)})") from None
             except (requests.RequestException, ValueError) as error:
+                if "Content-Length" in str(error):
+                    raise InputError(
+                        f"{self.shown}: the server's Content-Length is no length; check the address"
+                    ) from None
                 raise InputError(f"{self.shown}: cannot be asked for ({_kind(error)})") from None
             if response.status_code not in _REDIRECTS:
                 self._refuse(response)
@@ -163,7 +175,7 @@ class HttpFile:
     def _begun(self, response: requests.Response) -> Reply:
         """A whole body, from its first byte."""
         headers = response.headers
-        length = _length(headers)
+        length = self._length(headers)
         if length is None and self._must_have_length and self.size is None and not _is_chunked(response):
             raise InputError(
                 f"{self.shown}: the server does not say how long it is, so nothing would tell a whole file from a cut "
@@ -177,12 +189,15 @@ class HttpFile:
     def _continued(self, response: requests.Response, start: int, state: State | None, asked: bool) -> Reply:
         """The rest of a body, if it is what was asked for; else the next try begins anew."""
         headers = response.headers
-        found = _RANGE.fullmatch(headers.get("Content-Range", "").strip())
-        if not asked or state is None or found is None:
-            raise Mistaken("a range that was not asked for, or that does not say what it is")
+        text = headers.get("Content-Range", "").strip()
+        found = _RANGE.fullmatch(text)
+        if not asked or state is None:
+            raise Mistaken("a range that was not asked for")
+        if found is None:
+            raise Mistaken(f"a range that does not say what it is (Content-Range {_few(text)})")
         first, last = int(found[1]), int(found[2])
         total = state.size if found[3] == "*" else int(found[3])
-        length = _length(headers)
+        length = self._length(headers)
         if first != start or last < first or (state.size is not None and total != state.size):
             raise Mistaken(f"Content-Range {found[0]}, where {start}- of {state.size} was asked for")
         if total is None or last != total - 1 or (length is not None and length != last - first + 1):
@@ -191,6 +206,22 @@ class HttpFile:
         if not self.fixed and etag and _is_strong(state.validator) and etag != state.validator:
             raise Mistaken(f"bytes of {etag}, where those of {state.validator} were asked for")
         return _Body(response, State(state.validator, total, state.facts), start)
+
+    def _length(self, headers: Mapping[str, str]) -> int | None:
+        """What `Content-Length` says; it may say so several times.
+
+        Raises:
+            InputError: when that is no number.
+        """
+        text = headers.get("Content-Length")
+        said = set() if text is None else {each.strip() for each in text.split(",")}
+        if not said:
+            return None
+        number = said.pop()
+        if said or not _NUMBER.fullmatch(number):
+            said_so = f"the server's Content-Length {_few(text or '')} is no length"
+            raise InputError(f"{self.shown}: {said_so}; check the address, or take it from another server")
+        return int(number)
 
 
 class _Body:
@@ -263,9 +294,9 @@ def _kind(error: BaseException) -> str:
     return type(inner).__name__
 
 
-def _length(headers: Mapping[str, str]) -> int | None:
-    text = headers.get("Content-Length", "").strip()
-    return int(text) if text.isascii() and text.isdigit() else None
+def _few(text: str) -> str:
+    """The beginning of a header, for an error."""
+    return repr(text if len(text) <= 40 else f"{text[:40]}…")
 
 
 def _is_chunked(response: requests.Response) -> bool:
@@ -273,7 +304,7 @@ def _is_chunked(response: requests.Response) -> bool:
 
 
 def _is_strong(etag: str) -> bool:
-    return len(etag) >= 2 and etag.startswith('"') and etag.endswith('"')
+    return bool(_ETAG.fullmatch(etag))
 
 
 def _validator(headers: Mapping[str, str]) -> str:
@@ -284,13 +315,13 @@ def _validator(headers: Mapping[str, str]) -> str:
     try:
         age = parsedate_to_datetime(headers.get("Date", "")) - parsedate_to_datetime(modified)
         return modified if age.total_seconds() >= 1 else ""
-    except (TypeError, ValueError):
+    except NO_DATE:
         return ""
 
 
 def _facts(response: requests.Response) -> dict[str, str]:
     names = {"etag": "ETag", "last_modified": "Last-Modified", "content_encoding": "Content-Encoding"}
-    found = {name: response.headers[header] for name, header in names.items() if header in response.headers}
+    found = {name: response.headers[header][:1000] for name, header in names.items() if header in response.headers}
     return {"from": without_query(response.url), **found}
 
 
@@ -300,8 +331,8 @@ def seconds_until(headers: Mapping[str, str]) -> float | None:
 
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
-        return float(text)
+        return min(LONGEST_WAIT, float(text))
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError, OverflowError):
+        return min(LONGEST_WAIT, max(0.0, parsedate_to_datetime(text).timestamp() - time.time()))
+    except NO_DATE:
         return None

@@ -119,6 +119,8 @@ def _asked(address: Address, call: Any) -> Any:
         raise InputError(f"{address.url}: {status}: is not there; check the name and the revision") from None
     except errors.HFValidationError as error:
         raise InputError(f"{address.url}: {error}") from None
+    except ValueError as error:
+        raise Broken(f"an answer of the hub that cannot be read ({type(error).__name__})") from None
     except Exception as error:
         # The client's own errors of connections are of the library that it happens to use.
         if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "requests"):

@@ -296,3 +296,41 @@ def test_a_token_that_is_not_accepted_is_not_shown(server: HttpServer, reader: R
     with pytest.raises(InputError, match="401 Unauthorized") as caught:
         Reader(reader.folder / "again").read(web(server, headers=bearer("wrong-one")))
     assert "wrong-one" not in str(caught.value)
+
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize("text", [LONG, "-1", "1_0", "ten", "5, 6", "1e3", "+5"])
+def test_a_length_that_is_no_number_is_told_with_the_address_and_the_header(
+    server: HttpServer, reader: Reader, text: str
+) -> None:
+    server.serve("/file", DATA, then=Act(headers={"Content-Length": text}))
+    with pytest.raises(InputError, match=r"/file: .*Content-Length ('.*' )?is no length; check") as error:
+        reader.read(web(server))
+    assert len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize("text", [f"bytes 500-{LONG}/*", f"bytes {LONG}-{LONG}/{LONG}", "bytes ٥٠٠-1023/1024", "ten"])
+def test_a_range_that_is_none_begins_anew(server: HttpServer, reader: Reader, text: str) -> None:
+    header = {"Content-Range": text.encode().decode("latin-1")}
+    server.serve("/file", DATA, Act(cut=500), Act(headers=header))
+    assert reader.read(web(server))[0] == DATA
+    assert ranges(server) == ["", "bytes=500-", ""]
+    assert any("does not say what it is (Content-Range" in each for each in reader.told)
+    assert max(map(len, reader.told)) < 300
+
+
+def test_a_wait_that_nobody_waits_is_told(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, then=Act(status=503, headers={"Retry-After": LONG}))
+    with pytest.raises(InputError, match="asks to be left alone for 1,000,000,000 s"):
+        reader.read(web(server))
+
+
+@pytest.mark.parametrize("etag", [f'"{LONG}"', '"a\x01"', '"\xe9"'])
+def test_what_no_request_can_bear_is_no_validator(server: HttpServer, reader: Reader, etag: str) -> None:
+    server.serve("/file", DATA, Act(cut=500), etag=etag, modified=f"Mon, 01 Jan {LONG} 00:00:00 GMT")
+    data, fetched = reader.read(web(server))
+    assert data == DATA
+    assert ranges(server) == ["", ""]
+    assert max(map(len, fetched.state.facts.values())) <= 1000
