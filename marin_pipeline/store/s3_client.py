@@ -18,11 +18,11 @@ from obstore.store import S3Store
 
 from marin_pipeline.core.endpoints import s3_endpoint
 from marin_pipeline.core.errors import UsageError
-from marin_pipeline.store.s3_errors import Panicked
+from marin_pipeline.store.s3_errors import NotS3, Panicked, refuse_other
 
 T = TypeVar("T")
 
-Failed = (BaseError, ValueError, OSError, Panicked)
+Failed = (BaseError, ValueError, OSError, Panicked, NotS3)
 """What a client raises."""
 
 
@@ -73,12 +73,15 @@ class Client:
     def get(self, key: str, **options: Any) -> Any:
         """An answer whose body is still to be read."""
         with no_panic():
-            return self._store.get(key, options=options)  # pyright: ignore[reportArgumentType]
+            found = self._store.get(key, options=options)  # pyright: ignore[reportArgumentType]
+            refuse_other(found.meta, found.attributes)
+            return found
 
     def read(self, key: str) -> tuple[bytes, Any]:
         """An object's bytes and what the store says of it."""
         with no_panic():
             found = self._store.get(key)
+            refuse_other(found.meta, found.attributes)
             return bytes(found.bytes()), found.meta
 
     def put(self, key: str, data: Any, **options: Any) -> str | None:
@@ -101,7 +104,9 @@ class Client:
     def head(self, key: str) -> Any:
         """What the store says of an object."""
         with no_panic():
-            return self._store.head(key)
+            found = self._store.head(key)
+            refuse_other(found, None)
+            return found
 
     def delete(self, keys: Any) -> None:
         """Delete an object, or a list of them."""

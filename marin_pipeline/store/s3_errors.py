@@ -7,6 +7,7 @@ the session token among them: so only the server's code is taken over, and nothi
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.objects import DiskFull, NoAnswer
@@ -44,8 +45,25 @@ REMEDIES = {
 _FULL = ("QuotaExceeded", "InsufficientCapacity", "XMinioStorageFull", "EntityTooLarge")
 
 
+_NOT_S3 = ("ETag Header missing", "Got invalid ", "non-partial response")
+"""In the errors of obstore where an answer of success is none of S3."""
+
+
 class Panicked(Exception):
     """The client itself failed."""
+
+
+class NotS3(Exception):
+    """What answers is no S3: a page to log in, as in a hotel, answers everything with 200 and HTML."""
+
+
+def refuse_other(meta: Any, attributes: Any) -> None:
+    """Raises NotS3 when an object has no ETag, which S3 always gives, or is a page for a browser, which no store here
+    holds.
+    """
+    kind = str(attributes.get("Content-Type") or "") if attributes is not None else ""
+    if meta["e_tag"] is None or kind.lower().startswith("text/html"):
+        raise NotS3(kind)
 
 
 def code_of(error: BaseException) -> str:
@@ -77,6 +95,11 @@ def explained(error: BaseException, where: str, doing: str, server: str) -> Stor
         return StoreError(
             f"{where}: cannot {doing}: obstore, which asks {server}, failed in itself ({said}); check AWS_ENDPOINT_URL "
             "and the other AWS_ variables, and try another version of obstore"
+        )
+    if isinstance(error, NotS3) or any(each in str(error) for each in _NOT_S3):
+        return StoreError(
+            f"{where}: cannot {doing}: what answers at {server} is not S3 (a page to log in to the network, a proxy, "
+            "another server?); check the network, AWS_ENDPOINT_URL and HTTPS_PROXY, and run again"
         )
     code, status = code_of(error), status_of(error)
     told = f"{where}: cannot {doing}"

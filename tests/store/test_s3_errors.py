@@ -21,6 +21,7 @@ from obstore.store import S3Store
 from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import MarinError, StoreError, UsageError
 from marin_pipeline.store import s3_objects
+from marin_pipeline.store.commit import look
 from marin_pipeline.store.objects import FileToPublish, NoAnswer, put
 from marin_pipeline.store.s3_objects import S3Objects
 from tests import servers
@@ -204,6 +205,23 @@ def test_a_refusal_is_told_with_its_remedy_and_nothing_of_the_request(
         assert TOKEN not in str(raised.value), name
         assert raised.value.__cause__ is None, name
         line.canned = []
+
+
+@pytest.mark.parametrize("headers", ["", 'ETag: "x"\r\n'])
+def test_a_page_to_log_in_is_no_store(line: Line, s3_prefix: str, tmp_path: Path, headers: str) -> None:
+    page = b"<html>log in</html>"
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n{headers}Content-Length: {len(page)}\r\nConnection: close"
+    objects = S3Objects(s3_prefix)
+    for name in ("read", "blocks", "download", *(("create", "publish", "publish large") if not headers else ())):
+        line.canned = [f"{head}\r\n\r\n".encode() + page] * 12
+        with pytest.raises(StoreError, match=r"what answers at http://127\.0\.0\.1:\d+ is not S3") as raised:
+            calls(objects, tmp_path)[name]()
+        assert not isinstance(raised.value, NoAnswer), name
+        assert len(line.canned) == 11, "it is not asked again"
+    line.canned = [f"{head}\r\n\r\n".encode() + page] * 200
+    with pytest.raises(StoreError, match="is not S3"):
+        look(objects, "steps/a.py:b", "0" * 64)
+    line.canned = []
 
 
 def test_a_server_without_conditional_writes_is_told(line: Line, s3_prefix: str) -> None:
