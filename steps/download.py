@@ -33,7 +33,7 @@ class Source:
     name: str | None = None
     """Its path in the output, by default the last part of the address; of several files the folder that they are in."""
     expected_bytes: Runtime[int | None] = None
-    """What it is known to have, for the plan."""
+    """What it is known to have in all, for the plan; a file that has more is refused."""
     token: Runtime[Secret | None] = None
     """What authorizes: sent as a bearer token to the host of the address alone; of hf:// in place of HF_TOKEN."""
 
@@ -123,6 +123,7 @@ def download(
     workers: Runtime[int] = 4,
     tries: Runtime[int] = 8,
     stall_seconds: Runtime[float] = 60.0,
+    least_bytes_per_second: Runtime[float] = 1000.0,
 ) -> Downloaded:
     """Read files from elsewhere into the output, as they are stored there.
 
@@ -131,6 +132,7 @@ def download(
         workers: files at once.
         tries: failed tries in a row, at most, without a gain (broken connections, 5xx, 429).
         stall_seconds: without a byte, after which a connection counts as broken.
+        least_bytes_per_second: over a minute, below which it counts as broken, too (not of s3://).
 
     Raises:
         InputError: when a source cannot be had, or is not what its digest says.
@@ -148,11 +150,12 @@ def download(
             source.url.path if isinstance(source.url, LocalFile) else None,
             source.sha256 or "",
             source.name or "",
+            source.expected_bytes,
             source.token.value if source.token else None,
         )
         for source, address in _sources({"sources": sources})
     ]
-    found = Clients(stall_seconds, ask_again).find(wanted)
+    found = Clients(stall_seconds, ask_again, least_bytes_per_second).find(wanted)
 
     def look(taken: int, total: int, files: int) -> None:
         ctx.progress(taken, max(taken, total), "bytes", files=files)

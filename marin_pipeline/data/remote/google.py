@@ -18,7 +18,7 @@ from marin_pipeline.core.endpoints import gcs_emulator
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.remote.address import Address
 from marin_pipeline.data.remote.http import HttpFile
-from marin_pipeline.data.remote.place import Broken
+from marin_pipeline.data.remote.place import LEAST, Broken
 
 REMEDY = (
     "set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`, as somebody who may read the "
@@ -32,8 +32,9 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 class GoogleStorage:
     """The store as one step sees it."""
 
-    def __init__(self, stall: float) -> None:
+    def __init__(self, stall: float, least: float = LEAST) -> None:
         self._stall = stall
+        self._least = least
         gcs_emulator()  # gcsfs takes what stands there as it is
         self._files = file_system()
 
@@ -99,6 +100,7 @@ class GoogleStorage:
             f"{self._files._location}/download/storage/v1/b/{name}?alt=media&generation={generation}",
             shown=f"gs://{address.root}/{found['name']}",
             stall=self._stall,
+            least=self._least,
             headers=self._authorization,
             to_set=REMEDY,
             digests=digests,

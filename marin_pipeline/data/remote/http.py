@@ -6,7 +6,6 @@ A token goes to the host that it was given for, and to no other that a redirect 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -15,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.remote.address import without_query
-from marin_pipeline.data.remote.place import BLOCK, Broken, Mistaken, Reply, State
+from marin_pipeline.data.remote.place import BLOCK, LEAST, Broken, Mistaken, Reply, State
 
 if TYPE_CHECKING:
     import requests
@@ -52,6 +51,7 @@ class HttpFile:
         url: str,
         *,
         stall: float,
+        least: float = LEAST,
         shown: str = "",
         headers: Headers = no_headers,
         to_set: str = "",
@@ -64,6 +64,7 @@ class HttpFile:
     ) -> None:
         """Args:
         stall: seconds without a byte after which a connection counts as broken.
+        least: bytes a second, below which a connection counts as broken, too.
         headers: gives what authorizes a request, for the host of `url` only.
         to_set: what to do after a 401 or 403.
         encoding: what is accepted: `gzip` where the bytes are stored so, and would be unpacked on the way.
@@ -76,6 +77,7 @@ class HttpFile:
         self.size = size
         self.fixed = fixed
         self._stall = stall
+        self._least = least
         self._headers = headers
         self._to_set = to_set or 'give the source token=Secret("NAME"), the variable that holds a token'
         self._encoding = encoding
@@ -101,7 +103,9 @@ class HttpFile:
         """The answer to a GET, redirects followed."""
         import requests
 
-        session, url = _session(), self.url
+        from marin_pipeline.data.remote.pace import session as paced
+
+        session, url = paced(self._least), self.url
         for _ in range(REDIRECTS + 1):
             private = self._headers() if _origin(url) == _origin(self.url) else {}
             try:
@@ -248,21 +252,6 @@ class _Body:
 
     def close(self) -> None:
         self._response.close()
-
-
-_of_thread = threading.local()
-
-
-def _session() -> requests.Session:
-    """This thread's connections. Cookies are not kept: an answer depends on nothing but what was asked."""
-    import http.cookiejar
-
-    import requests
-
-    if not hasattr(_of_thread, "session"):
-        _of_thread.session = requests.Session()
-        _of_thread.session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
-    return _of_thread.session
 
 
 def _as_it_is(request: Any) -> Any:

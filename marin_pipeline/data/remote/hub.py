@@ -13,19 +13,20 @@ from typing import Any
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.remote.address import Address
 from marin_pipeline.data.remote.http import AGAIN, HttpFile, bearer, no_headers, seconds_until
-from marin_pipeline.data.remote.place import Broken
+from marin_pipeline.data.remote.place import LEAST, Broken
 
 
 class Hub:
     """The hub as one step sees it."""
 
-    def __init__(self, stall: float, token: str | None) -> None:
+    def __init__(self, stall: float, token: str | None, least: float = LEAST) -> None:
         """Args:
         token: in place of the environment's.
         """
         import huggingface_hub
 
         self._stall = stall
+        self._least = least
         self._endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
         self._token = token or huggingface_hub.get_token()
         self._api = huggingface_hub.HfApi(endpoint=self._endpoint, token=self._token or False)
@@ -80,6 +81,7 @@ class Hub:
         return HttpFile(
             huggingface_hub.hf_hub_url(address.root, file.path, **repository),
             stall=self._stall,
+            least=self._least,
             headers=bearer(self._token) if self._token else no_headers,
             to_set=_remedy(address),
             digests=digests,

@@ -14,6 +14,10 @@ BLOCK = 2**20
 """Most bytes of a block."""
 
 
+LEAST = 1000.0
+"""Bytes a second over a minute, below which a connection counts as broken."""
+
+
 class Broken(Exception):
     """A try that failed and may go better the next time."""
 

@@ -51,6 +51,7 @@ def fetch_all(
                 patience=patience,
                 watch=watch,
                 index=index,
+                most=each.most,
                 log=log,
             )
             for index, each in enumerate(found)

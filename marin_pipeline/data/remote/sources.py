@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marin_pipeline.core.artifact import relative_path
 from marin_pipeline.core.errors import DeclarationError, InputError
 from marin_pipeline.data.remote.address import Address
-from marin_pipeline.data.remote.place import Place, State
+from marin_pipeline.data.remote.place import LEAST, Place, State
 
 if TYPE_CHECKING:
     from marin_pipeline.data.remote.amazon import AmazonStorage
@@ -27,6 +27,8 @@ class Wanted:
     local: Path | None = None
     sha256: str = ""
     name: str = ""
+    most: int | None = None
+    """Bytes that a file of it may have."""
     token: str | None = None
     """The value that authorizes; it is used, and written nowhere."""
 
@@ -44,6 +46,8 @@ class Found:
     """Digests that its bytes must have."""
     pin: Callable[[State, str], str] = field(repr=False, default=lambda state, sha256: "")
     """How to write the source so that it is pinned, given what was read and its sha256; empty for one that is."""
+    most: int | None = None
+    """Bytes that it may have."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     """What it was resolved to, for the records."""
 
@@ -51,12 +55,19 @@ class Found:
 class Clients:
     """The services that sources are asked of, each opened once."""
 
-    def __init__(self, stall: float, patiently: Callable[[Callable[[], list[Found]], str], list[Found]]) -> None:
+    def __init__(
+        self,
+        stall: float,
+        patiently: Callable[[Callable[[], list[Found]], str], list[Found]],
+        least: float = LEAST,
+    ) -> None:
         """Args:
         stall: seconds without a byte after which a connection counts as broken.
         patiently: makes a call that may have to be made again; gets what is asked for.
+        least: bytes a second, below which a connection counts as broken, too.
         """
         self._stall = stall
+        self._least = least
         self._patiently = patiently
         self._hubs: dict[str | None, Hub] = {}
         self._commits: dict[tuple[str, str, str], str] = {}
@@ -72,7 +83,8 @@ class Clients:
         found: list[Found] = []
         for each in wanted:
             shown = each.address.url if each.address is not None else each.name
-            found += self._patiently(lambda each=each: self._files(each), shown)
+            files = self._patiently(lambda each=each: self._files(each), shown)
+            found += [replace(file, most=each.most) for file in files]
         refuse_clashes([(each.path, each.url) for each in found])
         return found
 
@@ -89,7 +101,7 @@ class Clients:
         if address.scheme in ("http", "https"):
             return [_one(wanted, address, self._web(wanted, address), sha256)]
         found = [
-            Found(path, address.url, place, {**place.digests, **sha256}, pin if not sha256 else _no_pin, facts)
+            Found(path, address.url, place, {**place.digests, **sha256}, pin if not sha256 else _no_pin, facts=facts)
             for path, place, pin, facts in self._many(wanted, address)
         ]
         if not found:
@@ -102,6 +114,7 @@ class Clients:
         return HttpFile(
             address.url,
             stall=self._stall,
+            least=self._least,
             headers=bearer(wanted.token) if wanted.token else no_headers,
             to_set="" if not wanted.token else "the token that was given may not read it, or has expired",
             must_have_length=not wanted.sha256,
@@ -146,14 +159,14 @@ class Clients:
         from marin_pipeline.data.remote.hub import Hub
 
         if token not in self._hubs:
-            self._hubs[token] = Hub(self._stall, token)
+            self._hubs[token] = Hub(self._stall, token, self._least)
         return self._hubs[token]
 
     def _google_storage(self) -> GoogleStorage:
         from marin_pipeline.data.remote.google import GoogleStorage
 
         if self._google is None:
-            self._google = GoogleStorage(self._stall)
+            self._google = GoogleStorage(self._stall, self._least)
         return self._google
 
     def _bucket(self, name: str) -> AmazonStorage:

@@ -256,6 +256,7 @@ def transfer(
     patience: Patience,
     watch: Watch,
     index: int = 0,
+    most: int | None = None,
     log: Callable[[str], None] = lambda message: None,
 ) -> Fetched:
     """Read a file to its end.
@@ -264,6 +265,7 @@ def transfer(
         expected: digests that the bytes must have, hex by name (see `Place.digests`).
         output: opens the file that is written; it is left as nothing when its block ends with an error.
         index: under which the watch counts its bytes.
+        most: bytes that it may have, as it was declared.
 
     Raises:
         InputError: when the bytes cannot be had, or are not those that were declared.
@@ -278,7 +280,7 @@ def transfer(
             try:
                 if not taking.is_whole:
                     answers += 1
-                    _read(place, taking, watch, index)
+                    _read(place, taking, watch, index, most)
                 problem = taking.difference()
                 if problem and not doubted and taking.is_doubtful:
                     doubted = True
@@ -305,7 +307,7 @@ def transfer(
         raise
 
 
-def _read(place: Place, taking: Taking, watch: Watch, index: int) -> None:
+def _read(place: Place, taking: Taking, watch: Watch, index: int, most: int | None) -> None:
     """Read one answer to its end."""
     with closing(place.open(taking.size, taking.state)) as reply:
         watch.reading(reply)
@@ -319,10 +321,12 @@ def _read(place: Place, taking: Taking, watch: Watch, index: int) -> None:
             size = reply.state.size
             if size is not None:
                 watch.sizes[index] = size
+            _refuse_more(place, size or 0, most)
             for block in reply.blocks():
                 taking.take(block)
                 watch.taken[index] = taking.size
                 watch.check()
+                _refuse_more(place, taking.size, most)
                 if size is not None and taking.size > size:
                     raise Mistaken(f"more than the {size:,} bytes that were to come")
         finally:
@@ -330,6 +334,14 @@ def _read(place: Place, taking: Taking, watch: Watch, index: int) -> None:
     watch.check()  # an answer that was closed for that ends early
     if size is not None and taking.size < size:
         raise Broken(f"it ended after {taking.size:,} of {size:,} bytes")
+
+
+def _refuse_more(place: Place, size: int, most: int | None) -> None:
+    if most is not None and size > most:
+        raise InputError(
+            f"{place.shown}: has more than the {most:,} bytes that it is declared to have; correct expected_bytes, or "
+            "the address"
+        )
 
 
 def patiently(call: Callable[[], T], shown: str, *, patience: Patience, watch: Watch, log: Callable[[str], None]) -> T:

@@ -59,7 +59,11 @@ class Reader:
             raise
 
     def read(
-        self, place: Place, expected: Mapping[str, str] | None = None, patience: Patience = QUICK
+        self,
+        place: Place,
+        expected: Mapping[str, str] | None = None,
+        patience: Patience = QUICK,
+        most: int | None = None,
     ) -> tuple[bytes, Fetched]:
         """The bytes, and how it came out."""
         fetched = transfer(
@@ -69,6 +73,7 @@ class Reader:
             Kept(self.work, self.part).of(place),
             patience=patience,
             watch=self.watch,
+            most=most,
             log=self.told.append,
         )
         return (self.folder / "file").read_bytes(), fetched

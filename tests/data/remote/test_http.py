@@ -5,15 +5,21 @@ from __future__ import annotations
 import gzip
 import hashlib
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import replace
 from email.utils import formatdate
+from typing import Any
 
 import pytest
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.remote.http import bearer
+from marin_pipeline.data.remote.transfer import Halted
 from tests.data.remote.conftest import QUICK, Reader, web
 from tests.faults.http_server import OLD, Act, HttpServer, Served
+from tests.run.sessions import wait_until
 
 DATA = bytes(range(256)) * 4
 OTHER = bytes(reversed(DATA))
@@ -334,3 +340,81 @@ def test_what_no_request_can_bear_is_no_validator(server: HttpServer, reader: Re
     assert data == DATA
     assert ranges(server) == ["", ""]
     assert max(map(len, fetched.state.facts.values())) <= 1000
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marin_pipeline.data.remote.pace.WINDOW", 0.4)
+
+
+def dripped(head: bytes, drip: bytes) -> Callable[[Any], bool]:
+    """An answer that goes on, a byte now and then, for as long as the client listens."""
+
+    def answer(handler: Any) -> bool:
+        handler.close_connection = True
+        with suppress(OSError):
+            handler.wfile.write(head)
+            while True:
+                handler.wfile.write(drip)
+                time.sleep(0.02)
+        return True
+
+    return answer
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTT",
+        b"HTTP/1.1 200 OK\r\nX-A: ",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+def test_a_server_that_sends_a_byte_now_and_then_is_one_that_is_silent(
+    server: HttpServer, reader: Reader, head: bytes
+) -> None:
+    server.answers["/slow"] = dripped(head, b"1")
+    begun = time.monotonic()
+    with pytest.raises(InputError, match=r"4 tries in a row came to nothing"):
+        reader.read(web(server, "/slow", stall=0.3))
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_reads_slowly_is_no_fault_of_the_server(server: HttpServer, reader: Reader) -> None:
+    data = DATA * 100
+    server.serve("/file", data, Act(drip=len(data) // 4))
+    file = web(server, stall=0.3)
+    blocks = []
+    with closing(file.open(0, None)) as reply:
+        for block in reply.blocks():
+            blocks.append(block)
+            time.sleep(0.05)
+    assert b"".join(blocks) == data
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_slow_server_above_the_least_pace_is_read_to_its_end(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA, Act(drip=20))
+    assert reader.read(web(server, stall=0.3, least=200.0))[1].answers == 1
+
+
+def test_more_than_was_declared_is_refused_at_once(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", DATA)
+    server.answers["/endless"] = dripped(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n")
+    for path in ("/file", "/endless"):
+        with pytest.raises(InputError, match="has more than the 5 bytes that it is declared to have"):
+            reader.read(web(server, path), most=5)
+    assert reader.read(web(server), most=len(DATA))[0] == DATA
+
+
+def test_an_endless_body_is_told_and_ends_when_it_is_to_stop(server: HttpServer, reader: Reader) -> None:
+    server.answers["/endless"] = dripped(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(reader.read, web(server, "/endless"))
+        wait_until(lambda: reader.watch.taken.get(0, 0) > 3)
+        reader.watch.halt()
+        with pytest.raises(Halted):
+            running.result(5)
