@@ -172,6 +172,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
+    from marin_pipeline.run.options import add_options
+
     parser = _Parser(
         usage=USAGE,
         description=inspect.getdoc(builder) if builder else None,
@@ -180,40 +182,7 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "words", nargs="*", help="a command, a step for `explain`, overrides name.argument=value", metavar="..."
     )
-    parser.add_argument("--prefix", help="root of the store (default: MARIN_PREFIX, else ./marin-store)")
-    parser.add_argument(
-        "--backend", default="local", help="local (worker processes, the default) or inline (this process)"
-    )
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="STEP", help="run this step only; may be repeated"
-    )
-    parser.add_argument(
-        "--until", action="append", default=[], metavar="STEP", help="run up to this step; may be repeated"
-    )
-    parser.add_argument(
-        "--force", action="append", default=[], metavar="STEP", help="run this step again though it is done"
-    )
-    parser.add_argument(
-        "--substitute",
-        action="append",
-        default=[],
-        metavar="PREFIX",
-        help="look in this store too for what is missing; may be repeated (and MARIN_SUBSTITUTES)",
-    )
-    parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
-    parser.add_argument("--fail-fast", action="store_true", help="start nothing new after a failure")
-    parser.add_argument(
-        "--single-writer",
-        action="store_true",
-        help="take a store that does not keep conditional writes: no other run writes there meanwhile",
-    )
-    parser.add_argument(
-        "--code",
-        choices=("stop", "accept", "rerun"),
-        default="stop",
-        help="of an output that other code made: build nothing on it, take it as good, or make it again",
-    )
-    parser.add_argument("--reason", default="", metavar="TEXT", help="kept with what --force and --code do")
+    add_options(parser)
     parser.add_argument(
         "--check",
         action="store_true",
@@ -275,6 +244,7 @@ class _Words:
 
 def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> int:
     from marin_pipeline.core.source import unchanging
+    from marin_pipeline.run.disclosure import refuse_typed
 
     parsed = _parser(target if _is_builder(target) else None).parse_intermixed_args(argv)
     out = stream_aside() if parsed.json else sys.stdout
@@ -282,7 +252,7 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     _refuse_options_of_others(words.command, parsed)
     with unchanging(), _without_collection():
         built = _declared(target, parsed)
-        _refuse_typed_secrets(argv)
+        refuse_typed(argv)
         session = _session(built, words.overrides, parsed)
         looks = session.looks()
         plan = session.plan(looks)
@@ -301,21 +271,6 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         print(json.dumps(found.tree()) if parsed.json else "\n".join(found.lines()), file=out, flush=True)
         return 0
     return _plan(session, plan, parsed, out, _asked(target, parsed, words))
-
-
-def _refuse_typed_secrets(argv: Sequence[str]) -> None:
-    """A secret on the command line stands in the shell's history, and would stand in the record of the run.
-
-    Raises:
-        UsageError: naming the secret.
-    """
-    known = redactor()
-    found = known and known.find("\0".join(argv).encode("utf-8", "surrogateescape"))
-    if found:
-        raise UsageError(
-            f"the command line holds the value of the secret {found}, and it is kept in histories and records; leave "
-            f'it out, and pass Secret("{found}") in the experiment to the step that needs it'
-        )
 
 
 def _refuse_options_of_others(command: str, parsed: argparse.Namespace) -> None:
@@ -339,7 +294,9 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
     from marin_pipeline.run.screen import plan_lines
 
     compared = compare(_lock_path(), plan, asked, not (parsed.only or parsed.until))
+    transfers = session.transfers(plan)
     trees = [planned.tree() for planned in plan.nodes.values()]
+    trees += [{"transfer": tree}] if (tree := transfers.tree()) else []
     if parsed.check:
         trees += compared.trees()
     if parsed.json:
@@ -347,7 +304,7 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
     elif parsed.quiet:
         lines = plan_lines(plan, session.title, session.objects.url, undone=True) if parsed.check else []
     else:
-        lines = plan_lines(plan, session.title, session.objects.url, whole=parsed.verbose)
+        lines = plan_lines(plan, session.title, session.objects.url, whole=parsed.verbose) + transfers.lines()
     if not parsed.quiet or parsed.check:
         lines += [] if parsed.json else compared.lines(each=parsed.check, whole=not parsed.check)
     for line in lines:
@@ -401,7 +358,8 @@ def _declared(target: Target | Callable[..., Target], parsed: argparse.Namespace
 
 def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -> Session:
     """The graph with its overrides, its store, and what the options ask for."""
-    from marin_pipeline.run.driver import Options, Session, experiment_id
+    from marin_pipeline.run.driver import Session, experiment_id
+    from marin_pipeline.run.options import Options
 
     targets = _targets(built)
     if overrides:
@@ -411,21 +369,7 @@ def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -
             targets = apply(targets, [Override.parse(word) for word in overrides])
         except InputError as error:
             raise UsageError(str(error)) from error
-    if parsed.max_parallel is not None and parsed.max_parallel < 1:
-        raise UsageError(f"--max-parallel {parsed.max_parallel}: must be 1 or more")
-    options = Options(
-        prefix=parsed.prefix,
-        backend=parsed.backend,
-        only=parsed.only,
-        until=parsed.until,
-        force=parsed.force,
-        code=parsed.code,
-        reason=parsed.reason,
-        max_parallel=parsed.max_parallel,
-        fail_fast=parsed.fail_fast,
-        single_writer=parsed.single_writer,
-        substitutes=parsed.substitute,
-    )
+    options = Options.of(parsed)
     return Session.open(targets, options, experiment_id(), built.title if isinstance(built, Experiment) else "")
 
 

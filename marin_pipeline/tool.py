@@ -202,7 +202,7 @@ def _gc_options(parser: Parser) -> None:
 
 def _gc(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
     from marin_pipeline.run import housekeeping
-    from marin_pipeline.run.driver import lease_life
+    from marin_pipeline.run.options import lease_life
 
     return housekeeping.gc(objects, parsed.grace, parsed.delete, lease_life(), parsed.json)
 
@@ -216,7 +216,7 @@ def _adopt_options(parser: Parser) -> None:
 
 def _adopt(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
     from marin_pipeline.run import housekeeping
-    from marin_pipeline.run.driver import lease_life
+    from marin_pipeline.run.options import lease_life
 
     return housekeeping.take_in(
         objects, parsed.path, parsed.name, parsed.value, parsed.dry_run, lease_life(), parsed.json
@@ -243,12 +243,18 @@ def _pull_options(parser: Parser) -> None:
     depth.add_argument("--only-target", action="store_true", help="take the output alone (the default)")
     depth.add_argument("--deep", action="store_true", help="take all that it was made from as well")
     parser.add_argument("--as", dest="name", metavar="NAME", help="what it is called here (default: pulled/...)")
+    parser.add_argument(
+        "--single-writer",
+        action="store_true",
+        help="take a store that does not keep conditional writes: nobody else writes there meanwhile",
+    )
 
 
 def _pull(objects: ObjectStore, parsed: Parsed) -> int:
     from marin_pipeline.lab import pull
 
-    return pull.pull(objects, pull.Asked(parsed.bundle, parsed.source, parsed.deep, parsed.name), parsed.json)
+    asked = pull.Asked(parsed.bundle, parsed.source, parsed.deep, parsed.name, parsed.single_writer)
+    return pull.pull(objects, asked, parsed.json)
 
 
 def _reproduce_options(parser: Parser) -> None:
@@ -354,7 +360,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(parsed: Parsed) -> int:
-    from marin_pipeline.run.driver import default_prefix
+    from marin_pipeline.run.options import default_prefix
 
     objects = open_objects(parsed.prefix or default_prefix())
     if parsed.command.needs_store and not objects.is_there():

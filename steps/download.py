@@ -17,6 +17,9 @@ from marin_pipeline.data.remote.address import Address, parse
 from marin_pipeline.data.remote.sources import Clients, Found, Wanted, output_path, refuse_clashes
 from marin_pipeline.data.remote.transfer import Fetched
 
+TOLD = 20
+"""Sources, and files of one of them, of which the log says how to pin them; the records say it of all."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -106,14 +109,14 @@ def _unpinned(arguments: Mapping[str, Any]) -> Sequence[str]:
     ]
 
 
-def _transfers(arguments: Mapping[str, Any]) -> int:
-    return sum(
-        source.url.size if isinstance(source.url, LocalFile) else source.expected_bytes or 0
+def _transfers(arguments: Mapping[str, Any]) -> Sequence[int | None]:
+    return [
+        source.url.size if isinstance(source.url, LocalFile) else source.expected_bytes
         for source, _ in _sources(arguments)
-    )
+    ]
 
 
-@step(version=1, unpinned=_unpinned, transfers=_transfers)
+@step(version=1, unpinned=_unpinned, transfers=_transfers, pinning="the log of the step says how to pin it")
 def download(
     ctx: Context,
     sources: str | Source | list[str | Source],
@@ -176,6 +179,9 @@ def _record(ctx: Context, found: Sequence[Found], fetched: Sequence[Fetched]) ->
         if pin:
             pins.setdefault(file.url, []).append(pin)
     (ctx.records / "sources.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-    for url, each in pins.items():
+    for url, each in list(pins.items())[:TOLD]:
         texts = list(dict.fromkeys(each))
-        ctx.log(f"unpinned: {url}: what was read now is {', '.join(texts[:20])}{', …' if len(texts) > 20 else ''}")
+        more = f" and {len(texts) - TOLD} more" if len(texts) > TOLD else ""
+        ctx.log(f"unpinned: {url}: what was read now is {', '.join(texts[:TOLD])}{more}")
+    if len(pins) > TOLD:
+        ctx.log(f"unpinned: {len(pins) - TOLD} more; how to pin each is in records/sources.json")

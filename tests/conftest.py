@@ -78,7 +78,7 @@ def standard_docstrings(package: str) -> Iterator[str]:
                 yield text
 
 
-def environment(prefix: Path) -> dict[str, str]:
+def environment(prefix: Path | str) -> dict[str, str]:
     """The environment of a program whose store lies at `prefix`."""
     return {**os.environ, "MARIN_PREFIX": str(prefix), "COLUMNS": "120"}
 

@@ -26,6 +26,7 @@ from marin_pipeline.run.plan import few
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.store.commit import Look, look, look_many
+from marin_pipeline.store.conditions import writable
 from marin_pipeline.store.copying import checked_spec, copy_output
 from marin_pipeline.store.inventory import in_parallel
 from marin_pipeline.store.kept_files import copy_file, file_digests
@@ -61,18 +62,21 @@ class Asked:
     """Take all that it was made from as well."""
     name: str | None
     """What it is called here; by default `pulled/` and what it is called there."""
+    single_writer: bool = False
+    """Take a store that does not keep conditional writes: nobody else writes there meanwhile."""
 
 
 def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
     """Take an output; the exit code. What is printed is a line, or an event, an output."""
 
-    def tell(event: Event) -> None:
-        text = json.dumps(event) if as_json else _line(event)
-        if text:
-            print(text, flush=True)
-
     try:
-        with _progress() as progress:
+        with _screen() as (say, progress):
+
+            def tell(event: Event) -> None:
+                text = json.dumps(event) if as_json else _line(event)
+                if text:
+                    say(text)
+
             Pull(objects, asked, tell, progress).run()
     except MarinError as error:
         if as_json:
@@ -147,6 +151,7 @@ class Pull:
         for step in wanted:
             if step not in missing:
                 self._tell(self._told(step, "there"))
+        self._objects = writable(self._objects, single_writer=self._asked.single_writer)
         self._fetch(bundle, missing)
         given = str(give_name(self._objects, name, bundle.id, bundle.key))
         self._tell_end(bundle, wanted, here, missing, given)
@@ -313,10 +318,12 @@ def _line(event: Event) -> str:
 
 
 @contextmanager
-def _progress() -> Generator[Callable[[int, int], None]]:
-    """A bar on stderr while that is a terminal; called with the bytes that are there, and those that will be."""
+def _screen() -> Generator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
+    """Prints a text; and takes the bytes that are there, and those that will be, for a bar on stderr while that is a
+    terminal.
+    """
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield partial(print, flush=True), lambda done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -324,4 +331,11 @@ def _progress() -> Generator[Callable[[int, int], None]]:
     columns = (TextColumn("pull"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         task = progress.add_task("pull", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+        def say(text: str) -> None:
+            if sys.stdout.isatty():  # the same terminal: the bar makes room
+                progress.console.print(text, soft_wrap=True, highlight=False, markup=False)
+            else:
+                print(text, flush=True)
+
+        yield say, lambda done, total: progress.update(task, completed=done, total=total)

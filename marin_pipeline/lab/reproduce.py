@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -232,9 +232,9 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
 def _reservations(run: Reproduction) -> Iterator[str]:
     """What a reader of the verdict should know of the steps that run."""
     for step in run.work.runs:
-        unpinned: Sequence[str] = getattr(step.commit, "unpinned", ())
-        if unpinned:
-            yield f"{step.name} was made from what no key fixes ({', '.join(unpinned)}): that may have changed since"
+        if step.commit.unpinned:
+            named = ", ".join(step.commit.unpinned)
+            yield f"{step.name} is unpinned: what no key fixes ({named}) may be another now"
     if run.started_with_states:
         yield f"{run.to.url} had trained states before, from which a step may have gone on instead of beginning anew"
 

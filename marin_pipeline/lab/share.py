@@ -18,13 +18,14 @@ from marin_pipeline.run.figures import counted
 from marin_pipeline.run.plan import few
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.store import layout
-from marin_pipeline.store.commit import look
+from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.copying import checked_spec
 from marin_pipeline.store.inventory import in_parallel
 from marin_pipeline.store.kept_files import file_digests
 from marin_pipeline.store.names import current_names, key_folders
 from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, shown_url
 from marin_pipeline.store.origins import read_origin
+from marin_pipeline.store.records import typed
 from marin_pipeline.store.verify import Verifier
 
 SHOWN = 10
@@ -141,9 +142,13 @@ class _Gathered:
                 state = f"has ended ({found.fallen})" if found.fallen else "has no current output"
                 raise CorruptOutput(found.damage or f"{id} {key[:8]}: {state}; run the experiment again")
             made = BundledStep(id, key, checked_spec(self._objects, id, key).decode("ascii"), found.commit)
+            typed(found.commit.tree(), Commit, "its commit")
             made.depends_on  # noqa: B018 - read here, where what is wrong with the spec is told
-        except (CorruptOutput, ValueError, KeyError, TypeError, AttributeError) as error:
+        except CorruptOutput as error:
             self.problems.append(str(error))
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self.problems.append(f"{id} {key[:8]}: its records are damaged ({error}); run it again with --force")
             return None
         self._steps[key] = made
         return made

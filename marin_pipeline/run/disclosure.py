@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from marin_pipeline.core.canonical import dumps
@@ -39,6 +39,21 @@ def refuse_disclosed(graph: Graph) -> None:
                     f"{shown}.{argument} holds the value of the secret {found}, and arguments are written into specs "
                     f'and records; declare the argument as a Secret, and pass Secret("{found}")'
                 )
+
+
+def refuse_typed(argv: Sequence[str]) -> None:
+    """See that a command line holds no secret: it stands in the shell's history, and in the record of the run.
+
+    Raises:
+        UsageError: naming the secret.
+    """
+    known = redactor()
+    found = known and known.find("\0".join(argv).encode("utf-8", "surrogateescape"))
+    if found:
+        raise UsageError(
+            f"the command line holds the value of the secret {found}, and it is kept in histories and records; leave "
+            f'it out, and pass Secret("{found}") in the experiment to the step that needs it'
+        )
 
 
 def refuse_in_code(path: str, data: bytes) -> None:

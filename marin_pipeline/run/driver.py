@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import _thread
 import copy
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from marin_pipeline.core import projects
 from marin_pipeline.core.artifact import Artifact
@@ -29,13 +28,15 @@ from marin_pipeline.core.secrets import redacted
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.disclosure import refuse_disclosed
 from marin_pipeline.run.earlier import EarlierResults
+from marin_pipeline.run.options import Options, default_prefix, given_substitutes
 from marin_pipeline.run.outcome import Notice, Settled
-from marin_pipeline.run.plan import CodePolicy, Plan, Policy, few, is_drifted, plan
+from marin_pipeline.run.plan import Plan, Policy, few, is_drifted, plan
 from marin_pipeline.run.recorder import Recorder
+from marin_pipeline.run.transfer import Budget, Transfers, transfers_of
 from marin_pipeline.store.commit import Look, look, look_many
-from marin_pipeline.store.lease import LIFE
+from marin_pipeline.store.location import HERE, machine_region
 from marin_pipeline.store.names import owner, resolve
-from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.objects import ObjectStore, open_objects, shown_url
 from marin_pipeline.store.output import CommittedOutput
 
 if TYPE_CHECKING:
@@ -44,59 +45,6 @@ if TYPE_CHECKING:
     from marin_pipeline.run.screen import Screen
 
 T = TypeVar("T")
-
-DEFAULT_PREFIX = "marin-store"
-
-
-def default_prefix() -> str:
-    """`MARIN_PREFIX`, else `./marin-store`."""
-    return os.environ.get("MARIN_PREFIX") or DEFAULT_PREFIX
-
-
-def given_substitutes() -> tuple[str, ...]:
-    """The prefixes in `MARIN_SUBSTITUTES`, which are separated by commas."""
-    return tuple(each.strip() for each in os.environ.get("MARIN_SUBSTITUTES", "").split(",") if each.strip())
-
-
-def lease_life() -> float:
-    """Seconds without a beat after which a lease may be taken over: `MARIN_LEASE_SECONDS`, else 30."""
-    given = os.environ.get("MARIN_LEASE_SECONDS")
-    try:
-        return float(given) if given else LIFE
-    except ValueError:
-        raise UsageError(f"MARIN_LEASE_SECONDS={given!r}: must be a number of seconds") from None
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run; none of it is in a key."""
-
-    prefix: str | None = None
-    """Root of the store; by default `MARIN_PREFIX`, else `./marin-store`."""
-    backend: str = "local"
-    """`local` (worker processes) or `inline` (this process)."""
-    only: Sequence[str] = ()
-    """Names of the steps that may run; the others must be done already."""
-    until: Sequence[str] = ()
-    """Names of the steps to stop at: they and what they need."""
-    force: Sequence[str] = ()
-    """Names of the steps to run again though they are done."""
-    code: CodePolicy = "stop"
-    """What to do where an output was made by other code than the present one."""
-    reason: str = ""
-    """Recorded with what `force` and `code` do."""
-    max_parallel: int | None = None
-    """Steps at once, at most."""
-    fail_fast: bool = False
-    """Start nothing new after a failure."""
-    single_writer: bool = False
-    """Take a store that does not keep conditional writes: no other run writes there meanwhile."""
-    substitutes: Sequence[str] = ()
-    """Prefixes of other stores that are looked in, in order, for what is missing, besides those in
-    `MARIN_SUBSTITUTES`; they are only read.
-    """
-    lease_life: float = field(default_factory=lease_life)
-    """Seconds without a beat after which another run's lease is taken over."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +116,7 @@ class Session:
         """
         if not targets:
             raise UsageError("nothing to run: main() was given no artifact")
-        options = _checked(options)
+        options = options.checked()
         owner()  # refused here, and not when all is done
         graph = Graph(targets)
         selected = frozenset(graph.select(name).key for name in options.only) if options.only else None
@@ -214,13 +162,20 @@ class Session:
         """What would be done, and why."""
         return plan(self.graph, looks or self.looks(), self.policy, self.earlier())
 
+    def transfers(self, plan: Plan) -> Transfers:
+        """What a plan brings from afar. Where things lie is asked only when something is read."""
+        reads = any(planned.node.depends_on for planned in plan.running)
+        region = self.objects.location() if reads else HERE
+        here = machine_region() if region != HERE else ""
+        return transfers_of(plan, shown_url(self.objects.url), region, here, self.options.limit)
+
     def earlier(self) -> EarlierResults:
         """Finds the results that new ones are compared with."""
         return EarlierResults(self.objects, self.experiment)
 
     def show(self, screen: Screen, plan: Plan, looks: Mapping[str, Look]) -> RunResult:
         """Run what is not done yet, with a screen that shows the plan, what happens, and how it ended."""
-        screen.planned(plan, self.title, self.objects.url)
+        screen.planned(plan, self.title, self.objects.url, self.transfers(plan))
         try:
             result = self.run(screen.notice, looks, plan)
         except BaseException:
@@ -246,15 +201,20 @@ class Session:
         clock = time.monotonic()
         recorder = Recorder(self.objects, self.graph, self.experiment, self.title, notify)
         looks = looks or self.looks()
-        if plan is None and any(each.elsewhere for each in looks.values()):
+        if plan is None and (self.options.limit is not None or any(each.elsewhere for each in looks.values())):
             plan = self.plan(looks)
+        transfers = Transfers()
+        if plan is not None and self.options.limit is not None:
+            transfers = self.transfers(plan)
+            if transfers.refusal():
+                raise UsageError(transfers.refusal())
         settled = None if plan is None else self._all_done(plan)
         if settled is not None:
             for node in self.graph.nodes.values():
                 recorder.notice(Notice("cached", node))
             result = RunResult(self.graph, self.objects, settled, (), False, time.monotonic() - clock)
         else:
-            result = self._scheduled(recorder, looks, clock, plan.left if plan else frozenset())
+            result = self._scheduled(recorder, looks, clock, plan.left if plan else frozenset(), Budget(transfers))
         recorder.end(result.settled, result.ok, result.interrupted and not result.ok and not result.failures)
         return result
 
@@ -268,7 +228,7 @@ class Session:
         }
 
     def _scheduled(
-        self, recorder: Recorder, looks: Mapping[str, Look], clock: float, left: frozenset[str]
+        self, recorder: Recorder, looks: Mapping[str, Look], clock: float, left: frozenset[str], budget: Budget
     ) -> RunResult:
         # Imported here: a run that finds everything done starts in half the time without them.
         from marin_pipeline.run.backends.inline import InlineBackend
@@ -296,6 +256,7 @@ class Session:
             notify=recorder.notice,
             origin=origin,
             left=left,
+            budget=budget,
         )
         # A step in this process goes on for as long as it likes.
         limit = "for as long as they take" if is_inline else f"{STOP_PATIENCE:.0f} s at most"
@@ -306,19 +267,6 @@ class Session:
             origin.close()
         seconds = time.monotonic() - clock
         return RunResult(self.graph, self.objects, settled, scheduler.failures, scheduler.interrupted, seconds)
-
-
-def _checked(options: Options) -> Options:
-    for name in ("only", "until", "force", "substitutes"):
-        given = getattr(options, name)
-        options = replace(options, **{name: (given,) if isinstance(given, str) else tuple(given)})
-    if options.code not in get_args(CodePolicy):
-        raise UsageError(f"code={options.code!r}: there are {', '.join(get_args(CodePolicy))}")
-    if options.max_parallel is not None and options.max_parallel < 1:
-        raise UsageError(f"--max-parallel {options.max_parallel}: must be 1 or more")
-    if not 0.1 <= options.lease_life <= 86_400:
-        raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be from 0.1 to 86400")
-    return replace(options, reason=redacted(options.reason))
 
 
 def _refuse_redefined(node: Node) -> None:

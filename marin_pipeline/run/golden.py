@@ -26,8 +26,9 @@ from marin_pipeline.core.errors import InputError, MarinError, UsageError
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.code_lock import LOCK, CodeLock, Entry, Golden, differences, figures, read_lock, write_lock
-from marin_pipeline.run.driver import Options, RunFailed, Session
+from marin_pipeline.run.driver import RunFailed, Session
 from marin_pipeline.run.explain import code_text, compare_code
+from marin_pipeline.run.options import Options
 from marin_pipeline.run.plan import pieces_of
 from marin_pipeline.run.screen import choose_screen
 from marin_pipeline.store.manifest import VALUE

@@ -1,10 +1,16 @@
-"""Limits on what runs at once, besides the room that the machine has."""
+"""Limits on what runs at once, besides the room that the machine has, and on how often something is tried."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from marin_pipeline.core.resources import Resources
+
+TAKEN_OVER = 5
+"""How often a step is begun again whose lease another run has taken over."""
+
+PATIENCE = (1, 2, 5, 15, 60, 60, 60)
+"""Seconds between the tries to commit what was made, while the store does not answer."""
 
 
 def is_held_back(wanted: Resources, running: Iterable[Resources]) -> bool:

@@ -33,15 +33,22 @@ _BLOCK = 2**20
 
 
 @contextmanager
-def uploading(objects: ObjectStore, folder: str) -> Iterator[None]:
-    """Keep the files below `objects.folder(folder)` in the store, too, as they grow. They are gone from here after."""
+def uploading(objects: ObjectStore, path: str, *, at_once: bool) -> Iterator[Path]:
+    """The local file for a log, which is kept in the store, with what else is written to its folder, as it grows.
+
+    Args:
+        at_once: the log is there from the beginning on, although it is empty: an attempt is found by it.
+    """
+    folder, _, name = path.rpartition("/")
+    file = objects.folder(folder) / name
     if objects.in_place:
-        yield
+        yield file
         return
-    logs = _Logs(objects, folder)
+    file.touch()
+    logs = _Logs(objects, folder, at_once)
     try:
         with _last_words(logs):
-            yield
+            yield file
     finally:
         try:
             logs.finish()
@@ -53,18 +60,19 @@ def uploading(objects: ObjectStore, folder: str) -> Iterator[None]:
 class _Logs:
     """The files of one folder, and how far each is in the store."""
 
-    def __init__(self, objects: ObjectStore, folder: str) -> None:
+    def __init__(self, objects: ObjectStore, folder: str, at_once: bool) -> None:
         self._objects = objects
         self._folder = folder
         self._local = objects.folder(folder)
         self._sizes: dict[str, int] = {}
+        self._at_once = at_once
         self._lock = threading.RLock()  # a signal's handler may find its own thread in it
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="marin-logs", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        wait = EVERY
+        wait = 0.0 if self._at_once else EVERY
         while not self._ended.wait(wait):
             begun = time.monotonic()
             with suppress(StoreError, OSError):  # the next one, or the last, may do better
@@ -79,7 +87,7 @@ class _Logs:
         """
         with self._lock:
             for name, file, size in files_below(self._local):
-                if size != self._sizes.get(name, 0):
+                if size != self._sizes.get(name, -1 if self._at_once else 0):
                     self._send(name, file, size)
                     self._sizes[name] = size
 

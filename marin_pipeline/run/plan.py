@@ -99,6 +99,11 @@ class PlannedNode:
     """Name of the step whose new bytes, if they are other ones, would make this one be made again; empty for none."""
 
     @property
+    def is_made(self) -> bool:
+        """Whether the step runs: it gets a new output that is not taken from another store."""
+        return self.status in RUNNING and self.taken is None
+
+    @property
     def reason(self) -> str:
         """All reasons in one line."""
         return "; ".join(str(reason) for reason in self.reasons)
@@ -146,6 +151,11 @@ class Plan:
     def fetches(self) -> list[PlannedNode]:
         """The steps whose output is taken from another store."""
         return [planned for planned in self.nodes.values() if planned.taken is not None and planned.status == "run"]
+
+    @property
+    def running(self) -> list[PlannedNode]:
+        """The steps that run."""
+        return [planned for planned in self.nodes.values() if planned.is_made]
 
     @property
     def left(self) -> frozenset[str]:
@@ -294,7 +304,7 @@ def _without_what_is_not_needed(graph: Graph, nodes: dict[str, PlannedNode]) -> 
         if planned.taken is not None and key not in needed:
             reason = Reason("substitute", str(planned.taken), text=f"in {planned.taken}, not needed here")
             nodes[key] = replace(planned, status="cached", reasons=(reason,), unless="")
-        elif planned.unless or (planned.status in RUNNING and planned.taken is None):
+        elif planned.unless or planned.is_made:
             needed.update(planned.node.depends_on)
     return nodes
 
@@ -340,7 +350,7 @@ def _made_again(dependencies: list[PlannedNode]) -> list[str]:
     """Names of the steps whose new bytes, if they are other ones, would make a step stale that is done: dependencies
     that run, and what those that may become stale rest on.
     """
-    found = [each.node.name for each in dependencies if each.status in RUNNING and each.taken is None]
+    found = [each.node.name for each in dependencies if each.is_made]
     doubtful = [each.unless for each in dependencies if each.unless]
     return list(dict.fromkeys([*found, *doubtful]))
 
@@ -360,7 +370,7 @@ def _why(
         return tuple(Reason("input", name) for name in moved)
     found = earlier(node)
     if found is None or found.commit is None:
-        running = [each.node.name for each in dependencies if each.status in RUNNING and each.taken is None]
+        running = [each.node.name for each in dependencies if each.is_made]
         if found is None and earlier.exhausted:
             return (Reason("new", text="not compared, since so many steps are new"),)
         return (Reason("new"),) if not running else (Reason("new", text=f"after {few(running)}"),)

@@ -17,7 +17,8 @@ from typing import Any
 from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.errors import CorruptOutput, MarinError
 from marin_pipeline.core.source import unchanging
-from marin_pipeline.run.driver import Options, Session
+from marin_pipeline.run.driver import Session
+from marin_pipeline.run.options import Options
 from marin_pipeline.run.rebuilt import Rebuilder, RecordedStep
 from marin_pipeline.run.screen import JsonScreen, Screen
 from marin_pipeline.run.task import Target

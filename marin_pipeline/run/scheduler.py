@@ -27,13 +27,14 @@ from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.fetching import Fetching
 from marin_pipeline.run.frontier import Frontier
 from marin_pipeline.run.keeper import LeaseKeeper
-from marin_pipeline.run.limits import is_held_back
+from marin_pipeline.run.limits import PATIENCE, TAKEN_OVER, is_held_back
 from marin_pipeline.run.origin import RunOrigin
 from marin_pipeline.run.outcome import Notice, Settled, why_blocked
 from marin_pipeline.run.pending import Attempt, Ready
 from marin_pipeline.run.plan import Policy, assess, is_drifted, takeable
 from marin_pipeline.run.protocol import Claim, LeaseLost, end, publish
 from marin_pipeline.run.task import inputs_read
+from marin_pipeline.run.transfer import Budget, Transfers
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Commit, Failure, Look, accept, record_failure
@@ -51,12 +52,6 @@ POLL_CALLS = 0.01
 
 WAIT = 1.0
 """Seconds between two looks at a lease that somebody else holds, at most."""
-
-TAKEN_OVER = 5
-"""How often a step is begun again whose lease another run has taken over."""
-
-PATIENCE = (1, 2, 5, 15, 60, 60, 60)
-"""Seconds between the tries to commit what was made, while the store does not answer."""
 
 
 class Scheduler:
@@ -79,11 +74,13 @@ class Scheduler:
         keeper: LeaseKeeper | None = None,
         origin: RunOrigin | None = None,
         left: Collection[str] = (),
+        budget: Budget = Budget(Transfers()),
     ) -> None:
         """Args:
         clock: seconds by which it waits, and by which other runs' leases run out.
         keeper: renews its leases; by default in a thread of its own.
         origin: what the commits name as where they come from; without one they name none.
+        budget: what steps may read from afar.
         left: keys whose outputs stay in other stores as long as nothing here needs them.
         """
         self._graph = graph
@@ -105,6 +102,7 @@ class Scheduler:
         self._keeper = keeper or LeaseKeeper(objects, lease_life)
         self._origin = origin
         self._left = set(left)
+        self._budget = budget
         self._fetching = Fetching(
             objects,
             self._keeper,
@@ -232,17 +230,18 @@ class Scheduler:
 
     def _wants_to_run(self, node: Node, found: Look, reasons: tuple[Reason, ...], policy: Policy) -> None:
         blocked = why_blocked(node, self._graph, self._settled, self._policy.selected) or self._held()
-        if blocked:
-            self._block(node, blocked)
-            return
-        left = [key for key in node.depends_on if self._settled[key].left is not None]
+        left = [] if blocked else [key for key in node.depends_on if self._settled[key].left is not None]
         if left:  # it is needed after all
             self._left.difference_update(left)
             self._frontier.recall(left)
             return
+        commits = {key: commit for key in node.depends_on if (commit := self._settled[key].commit) is not None}
+        sizes = {self._graph.nodes[key].name: commit.bytes for key, commit in commits.items()}
+        if blocked := blocked or self._budget.refusal(sizes):
+            self._block(node, blocked)
+            return
         if found.commit is not None or found.damage or found.fallen:
             end(self._objects, node, found, reasons, self._reason)
-        commits = {key: commit for key in node.depends_on if (commit := self._settled[key].commit) is not None}
         waiting = Waiting(self._objects, layout.lease(node.id, node.key), self._lease_life, self._clock)
         forced = node.key in policy.force
         self._ready.append(Ready(node, found, waiting, reasons, inputs_read(node, commits), forced))
@@ -395,22 +394,16 @@ class Scheduler:
         node = attempt.node
         try:
             winner, ours = published.result()
-        except NoAnswer as error:
-            if attempt.silences < len(PATIENCE) and not self._stop_asked:
-                # What was made is not thrown away because the store does not answer now.
-                self._publishing.append((self._clock() + PATIENCE[attempt.silences], attempt))
-                attempt.silences += 1
-                return
-            attempt.silences += 1
-            self._end(attempt)
-            attempt.lease.release()
-            self._failed(attempt, describe_failure(error, attempt.task))
-            return
         except LeaseLost as error:
             self._end(attempt)
             self._taken_over(attempt.ready, error)
             return
         except MarinError as error:
+            attempt.silences += isinstance(error, NoAnswer)
+            if isinstance(error, NoAnswer) and attempt.silences <= len(PATIENCE) and not self._stop_asked:
+                # What was made is not thrown away because the store does not answer now.
+                self._publishing.append((self._clock() + PATIENCE[attempt.silences - 1], attempt))
+                return
             self._end(attempt)
             attempt.lease.release()
             self._failed(attempt, describe_failure(error, attempt.task))

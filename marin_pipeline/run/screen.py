@@ -22,7 +22,7 @@ from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.outcome import Notice
 from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Plan, PlannedNode, few, summary_line
-from marin_pipeline.run.transfer import bytes_text
+from marin_pipeline.run.transfer import Transfers, bytes_text
 from marin_pipeline.store.output import CommittedOutput
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ QUIET_LINES = 16
 class Screen(Protocol):
     """Shows a run as it goes."""
 
-    def planned(self, plan: Plan, title: str, store: str) -> None:
+    def planned(self, plan: Plan, title: str, store: str, transfers: Transfers) -> None:
         """The plan, before anything runs."""
         ...
 
@@ -94,11 +94,11 @@ def _by_place(fetched: Sequence[PlannedNode]) -> Mapping[str, list[int]]:
     return found
 
 
-def _planned_lines(plan: Plan, title: str, store: str, verbosity: int) -> list[str]:
+def _planned_lines(plan: Plan, title: str, store: str, transfers: Transfers, verbosity: int) -> list[str]:
     """What a run shows of its plan."""
     if not plan.has_work:
         return [summary_line(title, plan, store)]
-    return plan_lines(plan, title, store, whole=verbosity > 0)
+    return plan_lines(plan, title, store, whole=verbosity > 0) + transfers.lines()
 
 
 def _plan_line(planned: PlannedNode) -> str:
@@ -147,9 +147,11 @@ class JsonScreen:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def planned(self, plan: Plan, title: str, store: str) -> None:
+    def planned(self, plan: Plan, title: str, store: str, transfers: Transfers) -> None:
         for planned in plan.nodes.values():
             self._print({"event": "plan", **planned.tree()})
+        if tree := transfers.tree():
+            self._print({"event": "transfer", **tree})
 
     def notice(self, notice: Notice) -> None:
         tree: dict[str, Any] = {"event": notice.verb, "name": notice.node.name, "key": notice.node.key}
@@ -178,9 +180,9 @@ class LineScreen:
         self._stream = stream or sys.stdout
         self._tenths: dict[str, int] = {}
 
-    def planned(self, plan: Plan, title: str, store: str) -> None:
+    def planned(self, plan: Plan, title: str, store: str, transfers: Transfers) -> None:
         if self._verbosity >= 0:
-            for line in _planned_lines(plan, title, store, self._verbosity):
+            for line in _planned_lines(plan, title, store, transfers, self._verbosity):
                 print(line, file=self._stream, flush=True)
 
     def notice(self, notice: Notice) -> None:
@@ -275,10 +277,20 @@ def output_lines(result: RunResult) -> list[str]:
             lines += [f"{'':<19}{value}"] if value else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     drifted = sum(settled.drifted for settled in result.settled.values())
-    unpinned = list(dict.fromkeys(name for node in result.graph.nodes.values() for name in node.unpinned))
-    lines += [f"unpinned {few(unpinned)}: the log of the step says how to pin it"] if unpinned else []
+    lines += _unpinned_lines(result)
     remedy = f"; {drifted} drifted, made by other code: say {ACCEPT_OR_RERUN}" if drifted else ""
     return [*lines, f"{counts} in {result.seconds:.1f} s{remedy}"]
+
+
+def _unpinned_lines(result: RunResult) -> list[str]:
+    """What no key fixes, with where it is said how to fix it."""
+    found = dict.fromkeys((name for node in result.graph.nodes.values() for name in node.unpinned), "")
+    for node in result.graph.nodes.values():
+        if not node.loaded:
+            found.update(dict.fromkeys(node.artifact.unpinned, node.declaration.step.pinning))
+    hints = dict.fromkeys(found.values())
+    named = {hint: few([name for name, each in found.items() if each == hint]) for hint in hints}
+    return [f"unpinned {names}{f': {hint}' if hint else ''}" for hint, names in named.items()]
 
 
 def _damage(output: CommittedOutput) -> str:
@@ -328,10 +340,10 @@ class TerminalScreen:
         self._counts: dict[str, int] = {}
         self._total = 0
 
-    def planned(self, plan: Plan, title: str, store: str) -> None:
+    def planned(self, plan: Plan, title: str, store: str, transfers: Transfers) -> None:
         self._total = len(plan.nodes)
         if self._verbosity >= 0:
-            for line in _planned_lines(plan, title, store, self._verbosity):
+            for line in _planned_lines(plan, title, store, transfers, self._verbosity):
                 self._console.print(
                     line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False
                 )

@@ -91,8 +91,8 @@ class Worker:
         """Run one task and say how it ended."""
         try:
             objects = open_objects(task.prefix)
-            folder, _, name = log_of(task).rpartition("/")
-            with uploading(objects, folder), descriptors_to(objects.folder(folder) / name, task.secrets):
+            is_step = task.kind == "step"
+            with uploading(objects, log_of(task), at_once=is_step) as log, descriptors_to(log, task.secrets):
                 finished = self._run_here(objects, task)
             self.send({"event": "finished", "task": task.task, "finished": finished, "clean": _is_clean()})
         except BaseException as error:  # noqa: BLE001 - whatever a step raises is described to the driver, which decides

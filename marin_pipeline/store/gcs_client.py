@@ -138,6 +138,10 @@ class Client:
         location = f"{self._fs._location}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
         return self._with(location, {"alt": "media", **parameters})
 
+    def bucket_url(self, bucket: str, **parameters: str) -> str:
+        """Of a bucket's properties."""
+        return self._with(f"{self._fs.base}b/{quote(bucket, safe='')}", parameters)
+
     def list_url(self, bucket: str, **parameters: str) -> str:
         """Of a page of objects."""
         return self._with(f"{self._fs.base}b/{bucket}/o", parameters)

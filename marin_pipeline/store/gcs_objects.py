@@ -60,6 +60,18 @@ class GcsObjects(RemoteObjects):
     def _place(self, path: str) -> Place:
         return Place(self.client, self.bucket, self._name(path), self.url, path)
 
+    @property
+    def endpoint(self) -> str | None:
+        return self._endpoint
+
+    def region(self) -> str:
+        return str(self.client.wait(self._bucket("location")).get("location") or "")
+
+    async def _bucket(self, fields: str) -> dict[str, Any]:
+        """What the server says of the bucket."""
+        url = self.client.bucket_url(self.bucket, fields=fields)
+        return (await self.client.request("GET", url, f"gs://{self.bucket}", "read")).tree()
+
     # Records ---------------------------------------------------------------------------------------------------------
 
     def is_there(self) -> bool:

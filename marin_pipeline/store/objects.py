@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from marin_pipeline.core.errors import StoreError, UsageError
+from marin_pipeline.store.location import HERE
 
 T = TypeVar("T")
 
@@ -119,6 +120,12 @@ class ObjectStore(ABC):
 
     in_place: bool = False
     """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
+
+    def location(self) -> str:
+        """The region in which the bytes lie, as the cloud calls it in lower case; `location.HERE` on this machine, and
+        empty when it is not known.
+        """
+        return HERE
 
     def is_there(self) -> bool:
         """Whether there may be anything under the prefix."""

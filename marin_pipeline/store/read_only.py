@@ -44,6 +44,9 @@ class ReadOnlyObjects(ObjectStore):
     def _refuse(self, path: str) -> NoReturn:
         raise StoreError(f"{self.url}/{path}: this store is only looked in, and nothing is written there")
 
+    def location(self) -> str:
+        return self._objects.location()
+
     def is_there(self) -> bool:
         return self._ask(self._objects.is_there)
 
@@ -55,6 +58,12 @@ class ReadOnlyObjects(ObjectStore):
 
     def names(self, folder: str) -> list[str]:
         return self._ask(lambda: self._objects.names(folder))
+
+    def info(self, path: str) -> ObjectInfo | None:
+        return self._ask(lambda: self._objects.info(path))
+
+    def is_at_hand(self, wanted: Wanted) -> bool:
+        return self._objects.is_at_hand(wanted)
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         return self._ask(lambda: self._objects.fetch(wanted))

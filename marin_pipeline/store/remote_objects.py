@@ -4,6 +4,7 @@ what is read.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import shutil
 from abc import abstractmethod
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.cache import fetched, is_cached
+from marin_pipeline.store.location import HERE, is_loopback
 from marin_pipeline.store.objects import ObjectStore, Wanted, explain_os_error
 from marin_pipeline.store.own_folder import scratch_folder
 
@@ -42,6 +44,32 @@ class RemoteObjects(ObjectStore):
         if self.longest is not None and len(path) * 4 > self.longest and len(path.encode()) > self.longest:
             raise StoreError(f"{self.url}/{path}: has a name of more than {LONGEST_NAME} bytes, which no bucket takes")
         return path
+
+    def location(self) -> str:
+        return self._location
+
+    @functools.cached_property
+    def _location(self) -> str:
+        endpoint = self.endpoint
+        if endpoint is not None and is_loopback(endpoint):
+            return HERE
+        try:
+            return self.region().lower()
+        except StoreError:  # it is only said; whoever may read the objects need not be allowed to ask
+            return ""
+
+    @property
+    def endpoint(self) -> str | None:
+        """URL of the server, if it is not the cloud's own."""
+        return None
+
+    def region(self) -> str:
+        """Where the server says that the bucket lies; empty when it does not say.
+
+        Raises:
+            StoreError: when it does not answer, or refuses to.
+        """
+        return ""
 
     def _scratch(self, path: str) -> Path:
         return scratch_folder() / hashlib.sha256(self.url.encode()).hexdigest()[:16] / self.checked(path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import hashlib
+import importlib
 import importlib.util
 import os
 import re
@@ -80,6 +81,15 @@ class S3Objects(RemoteObjects):
         self._records = _client(self.url, bucket, key, timeout=20, silence=20)
         self._bytes = _client(self.url, bucket, key, timeout=900, silence=120)
         self._server = _endpoint() or "Amazon S3"
+
+    @property
+    def endpoint(self) -> str | None:
+        return _endpoint()
+
+    def region(self) -> str:
+        """The one that requests are signed for: Amazon answers for a bucket of another one with an error."""
+        names = ("AWS_REGION", "AWS_DEFAULT_REGION") if self.endpoint is None else ()
+        return next((found for name in names if (found := os.environ.get(name))), "")
 
     def is_there(self) -> bool:
         try:
@@ -279,7 +289,7 @@ class S3Objects(RemoteObjects):
     def download(self, path: str, target: Path) -> str:
         first = self._stream(path, 0, CHUNK)
         block, meta = next(first, (b"", None))
-        size = 0 if meta is None else meta["size"]
+        size, tag = (0, None) if meta is None else (meta["size"], meta["e_tag"])
         chunks = range(0, size, CHUNK)
         with _new_file(target) as file:
 
@@ -299,7 +309,7 @@ class S3Objects(RemoteObjects):
                 yield from (each for each, _ in first)
 
             def chunk(start: int) -> bytes:
-                return fetched(start, begun() if not start else self._same(path, start, meta["e_tag"]))
+                return fetched(start, begun() if not start else self._same(path, start, tag))
 
             if len(chunks) < 2:
                 return fetched(0, begun()).hex()
@@ -307,7 +317,7 @@ class S3Objects(RemoteObjects):
                 digests = list(pool.map(chunk, chunks))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
-    def _same(self, path: str, start: int, tag: str) -> Iterator[bytes]:
+    def _same(self, path: str, start: int, tag: str | None) -> Iterator[bytes]:
         """The chunk that begins at `start`, of one version of the object."""
         for block, meta in self._stream(path, start, start + CHUNK):
             if meta["e_tag"] != tag:
@@ -432,10 +442,9 @@ def _from_profile(url: str, region: str | None) -> dict[str, Any]:
                 "boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         return {}
-    import boto3
     from obstore.auth.boto3 import Boto3CredentialProvider
 
-    session = boto3.Session()
+    session: Any = importlib.import_module("boto3").Session()
     if session.get_credentials() is None:
         return {}  # what obstore finds: the machine's own, or a token of its cluster
     found = {"credential_provider": Boto3CredentialProvider(session)}

@@ -148,11 +148,24 @@ class Verifier:
         for path in sorted(named_by(commit)):
             if path not in self._shared(path.rpartition("/")[0]):
                 self._add(verified, "is missing", path)
-            elif path.startswith("files/") and self._level == "full":
-                sha256 = path.rpartition("/")[2]
-                self._check_bytes(verified, Entry(path, path, 0, sha256))
-        if commit.origin and (found := self._code(commit.origin)):
+            elif path.startswith("files/") and self._level == "full" and not self._is_kept(path):
+                self._add_damaged(verified, "its bytes are not those that were kept (sha256 differs)", path)
+        found = self._code(commit.origin) if commit.origin else None
+        if found is not None and found[0] == "is missing":
             self._add(verified, *found)
+        elif found is not None:
+            self._add_damaged(verified, *found)
+
+    def _add_damaged(self, verified: Verified, what: str, path: str) -> None:
+        """A run takes what is there for what was kept, so that it must go first."""
+        again = f"`marin-pipeline invalidate {verified.key[:8]} --reason damaged`, and run what needs it again"
+        self._add(verified, what, path, f"delete it, {again}")
+
+    def _is_kept(self, path: str) -> bool:
+        content = ContentHash()
+        for block in self._objects.blocks(path):
+            content.update(block)
+        return content.hexdigest() == path.rpartition("/")[2]
 
     def _find_code(self, origin: str) -> tuple[str, str] | None:
         """What is wrong with an origin or with its code, and where."""

@@ -22,7 +22,8 @@ from layered import layered, node
 
 from marin_pipeline import Artifact
 from marin_pipeline.core.source import unchanging
-from marin_pipeline.run.driver import Options, RunResult, Session
+from marin_pipeline.run.driver import RunResult, Session
+from marin_pipeline.run.options import Options
 from marin_pipeline.run.screen import JsonScreen
 from marin_pipeline.store.objects import ObjectStore
 

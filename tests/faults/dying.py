@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from marin_pipeline import Artifact
-from marin_pipeline.run.driver import Options, Session
+from marin_pipeline.run.driver import Session
+from marin_pipeline.run.options import Options
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.objects import (
     FileToPublish,
@@ -122,7 +123,8 @@ def pointed(prefix: str, reached: Callable[[str], None]) -> ObjectStore:
     if "://" not in prefix:
         return PointedObjects(Path(prefix), reached)
     kind: type[Any] = type(open_objects(prefix))
-    return type(f"Pointed{kind.__name__}", (Pointed, kind), {"reached": staticmethod(reached)})(prefix)
+    of_points: Any = type(f"Pointed{kind.__name__}", (Pointed, kind), {"reached": staticmethod(reached)})
+    return of_points(prefix)
 
 
 def all_of_it() -> list[Artifact[Any]]:

@@ -13,7 +13,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from marin_pipeline.run.driver import Options, Session
+from marin_pipeline.run.driver import Session
+from marin_pipeline.run.options import Options
 from tests.faults.dying import PointedObjects
 from tests.faults.small_steps import chains
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from marin_pipeline.core.errors import InputError, MarinError
+from marin_pipeline.lab import share
 from marin_pipeline.run import history, housekeeping, inspection, logs, runs
 from marin_pipeline.run.code_lock import CodeLock
 from marin_pipeline.run.lock_file import LockFile
@@ -62,6 +63,7 @@ KINDS = {
     "begun": "experiments/**/*.begun",
     "gc": "gc/*.json",
     "resolved": "resolved/**/*",
+    "origin": "origins/*.json",
 }
 WORDS, NUMBER, SQUARES, FAILS = words(text="a b"), number(value=1), squares(numbers=[1, 2]), fails(word="no")
 TARGET = [times(count=WORDS), NUMBER, SQUARES, FAILS]
@@ -100,6 +102,7 @@ def readers(bench: Bench) -> Iterable[Callable[[], Any]]:
     for each in (WORDS, NUMBER, SQUARES, FAILS):
         yield lambda key=each.key: all_of(inspection.show(objects, key, True))
         yield lambda key=each.key: all_of(logs.lines(objects, key, True))
+        yield lambda key=each.key: all_of(share.share(objects, key, None, True))
     yield lambda: runs.diff(objects, "number", "squares", False, lambda line: None)
     yield lambda: runs.diff(objects, "tests/bench@1", "tests/bench@2", False, lambda line: None)
     yield lambda: all_of(housekeeping.name(objects, ["number"], None, False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,7 +68,9 @@ class Store:
 
 
 @pytest.fixture
-def store(prefix: str) -> Store:
+def store(prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    # What another test has read from another store would be found by its content, without a look at the damaged object.
+    monkeypatch.setenv("MARIN_CACHE", str(tmp_path / "cache"))
     return Store(prefix)
 
 

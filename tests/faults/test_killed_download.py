@@ -35,7 +35,7 @@ def test_a_killed_download_goes_on_by_range(
         sha256 = hashlib.sha256(data).hexdigest()
         program.write_text(PROGRAM.format(url=f"{server.url}/large.bin", sha256=sha256))
         driver = scene.start_program(program)
-        wait_until(lambda: len(list(scene.prefix.rglob("work/*/*/record.json"))) == 2)
+        wait_until(lambda: len(list(Path(scene.prefix).rglob("work/*/*/record.json"))) == 2)
         workers = workers_of(driver.pid)
         if whom == "workers":
             for worker in workers:
@@ -53,4 +53,4 @@ def test_a_killed_download_goes_on_by_range(
         ]
         (file,) = Path(steps["download"]["path"]).rglob("large.bin")
         assert file.read_bytes() == data
-        assert not list(scene.prefix.rglob("work/*/*/record.json"))
+        assert not list(Path(scene.prefix).rglob("work/*/*/record.json"))

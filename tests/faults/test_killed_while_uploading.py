@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from marin_pipeline.run.driver import Options, Session
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from tests import servers
+from tests.faults import uploading
 from tests.faults.drivers import workers_of
 from tests.faults.proxy import Line, line_to
 from tests.faults.truth import check
@@ -43,12 +45,12 @@ class Uploads:
         """The store, by a line of its own."""
         return open_objects(self.prefix)
 
-    def start(self, url: str) -> subprocess.Popen[str]:
+    def start(self, url: str, *arguments: str) -> subprocess.Popen[str]:
         """A run that reaches the server at `url`."""
         self.gate.mkdir(exist_ok=True)
         known = {"MARIN_PREFIX": self.prefix, "MARIN_TEST_GATE": str(self.gate)}
         return subprocess.Popen(
-            [sys.executable, str(UPLOADING), "--json"],
+            [sys.executable, str(UPLOADING), "--json", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -81,15 +83,33 @@ def uploads(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Uploads]
         yield Uploads(request.param, prefix, server, line, tmp_path / "gate")
 
 
-@pytest.mark.parametrize("victim", ["worker", "driver"])
+def undisturbed(folder: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What a run makes that nothing disturbs, in a folder."""
+    folder.mkdir()
+    monkeypatch.setenv("MARIN_TEST_GATE", str(folder))
+    prefix = str(folder / "store")
+    options = Options(prefix=prefix, backend="inline")
+    assert Session.open([uploading.build(streamed)], options, "tests/uploading").run().ok
+    return {id: commit.output for (id, _), commit in check(open_objects(prefix)).current.items()}
+
+
+@pytest.mark.parametrize(
+    ("victim", "arguments"),
+    [
+        pytest.param("driver", [], id="driver"),
+        pytest.param("worker", ["--streamed", "true"], id="worker that streams", marks=pytest.mark.slow),
+        pytest.param("worker", [], id="worker", marks=pytest.mark.slow),
+        pytest.param("driver", ["--streamed", "true"], id="driver of a stream", marks=pytest.mark.slow),
+    ],
+)
 def test_killed_during_an_upload_in_parts_nothing_is_believed_and_the_rerun_makes_equal_bytes(
-    uploads: Uploads, victim: str
+    uploads: Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, arguments: list[str]
 ) -> None:
-    uploads.line.hold_after = 30 * MIB
-    run = uploads.start(uploads.line.url)
+    uploads.line.hold_after = (70 if arguments else 30) * MIB
+    run = uploads.start(uploads.line.url, *arguments)
     try:
         uploads.line.wait_until_held()
-        assert 30 * MIB < uploads.line.sent < 60 * MIB
+        assert uploads.line.sent < uploads.line.hold_after + 20 * MIB
         assert uploads.kind == "gs" or uploads.unfinished() == 1
         assert uploads.believed() == {}
         assert not any(info.path.endswith("/large.bin") for info in uploads.objects.list("steps"))
@@ -106,14 +126,10 @@ def test_killed_during_an_upload_in_parts_nothing_is_believed_and_the_rerun_make
             run.communicate()
             uploads.line.release()
             assert uploads.believed() == {}
-            uploads.finish(uploads.start(uploads.server.url))
+            uploads.finish(uploads.start(uploads.server.url, *arguments))
     finally:
         run.kill()
         run.communicate()
     # What the killed upload had sent is kept by S3 until a rule of the bucket removes it, and belongs to no object.
     assert uploads.unfinished() == (uploads.kind == "s3")
-    again = uploads.believed()
-    uploads.prefix += "-undisturbed"
-    uploads.finish(uploads.start(uploads.server.url))
-    assert again == uploads.believed()
-    assert len(again) == 2
+    assert uploads.believed() == undisturbed(tmp_path / "undisturbed", bool(arguments), monkeypatch)

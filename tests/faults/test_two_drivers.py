@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from marin_pipeline.run.driver import Options, Session
+from marin_pipeline.run.driver import Session
+from marin_pipeline.run.options import Options
 from marin_pipeline.store.local_objects import LocalObjects
 from tests.conftest import ROOT
 from tests.faults.drivers import Scene, alive
@@ -22,10 +23,7 @@ from tests.faults.truth import check
 from tests.run.sessions import wait_until
 
 
-def test_one_runs_and_the_other_waits_and_counts_it_as_cached(
-    shared_scene: Scene,
-) -> None:
-    scene = shared_scene
+def test_one_runs_and_the_other_waits_and_counts_it_as_cached(scene: Scene) -> None:
     first = scene.start()
     scene.at_gate("plain")
     second = scene.start()

@@ -15,13 +15,13 @@ MIB = 2**20
 
 
 @step
-def large(ctx: Context, mebibytes: int) -> int:
+def large(ctx: Context, mebibytes: int, streamed: bool) -> int:
+    Path(os.environ["MARIN_TEST_GATE"], f"pid-{os.getpid()}").touch()
+    (ctx.out / "small.txt").write_text("small")
     chance = random.Random(mebibytes)
-    with (ctx.out / "large.bin").open("wb") as file:
+    with ctx.stream("large.bin") if streamed else (ctx.out / "large.bin").open("wb") as file:
         for _ in range(mebibytes):
             file.write(chance.randbytes(MIB))
-    (ctx.out / "small.txt").write_text("small")
-    Path(os.environ["MARIN_TEST_GATE"], f"pid-{os.getpid()}").touch()
     return mebibytes
 
 
@@ -31,8 +31,8 @@ def first_bytes(ctx: Context, made: Artifact[int]) -> str:
         return file.read(16).hex()
 
 
-def build() -> Artifact[str]:
-    return first_bytes(made=large(mebibytes=60))
+def build(streamed: bool = False) -> Artifact[str]:
+    return first_bytes(made=large(mebibytes=120 if streamed else 60, streamed=streamed))
 
 
 if __name__ == "__main__":

@@ -239,13 +239,13 @@ if __name__ == "__main__":
     main(secretive(Secret("A_TOKEN_OF_MINE")))
 """
     project = Project.at(tmp_path, {"program.py": program, "pyproject.toml": PYPROJECT})
-    project.extra["A_TOKEN_OF_MINE"] = "xyzzy"
+    project.extra["A_TOKEN_OF_MINE"] = "xyzzy-xyzzy"
     project.run()
     del project.extra["A_TOKEN_OF_MINE"]
     done = project.tool("reproduce", "secretive", "--from", str(project.prefix), "--json")
     assert (done.code, done.out) == (2, "")
     assert "export A_TOKEN_OF_MINE=..." in done.err
-    _, last = project.reproduce("secretive", A_TOKEN_OF_MINE="abcde")
+    _, last = project.reproduce("secretive", A_TOKEN_OF_MINE="abcde-abcde")
     assert last["verdict"] == "reproduced bit-identical"
 
 
@@ -308,6 +308,32 @@ def test_an_input_that_was_there_with_other_bytes_is_told_and_what_reads_it_dive
 def test_a_store_that_is_looked_in_on_a_miss_does_not_make_what_is_to_be_run(project: Project) -> None:
     done, last = project.reproduce("longest", "--deep", MARIN_SUBSTITUTES=str(project.prefix))
     assert (ran(done.events), last["steps"]) == (["read", "upper", "longest"], 3)
+
+
+def test_unpinned_steps_run_and_are_named_beside_the_verdict(tmp_path: Path) -> None:
+    program = """
+import os
+from marin_pipeline import Artifact, Context, main, step
+
+@step(unpinned=lambda arguments: ["https://example.org/newest"])
+def newest(ctx: Context) -> str:
+    return os.environ.get("NEWEST", "1")
+
+@step
+def read(ctx: Context, text: Artifact[str]) -> str:
+    return text.value
+
+if __name__ == "__main__":
+    main(read(newest()))
+"""
+    project = Project.at(tmp_path, {"program.py": program})
+    project.run()
+    done, last = project.reproduce("read", "--deep")
+    assert (done.code, last["verdict"]) == (0, "reproduced bit-identical"), done.err
+    assert any("newest is unpinned" in note and "https://example.org/newest" in note for note in last["notes"])
+    done, last = project.reproduce("read", "--deep", NEWEST="2")
+    assert (last["verdict"], last["first_difference"]["step"]) == ("diverged", "newest")
+    assert last["first_difference"]["place"] == "value: '1' → '2'"
 
 
 def test_a_project_without_a_pyproject_is_run_again(tmp_path: Path) -> None:

@@ -25,3 +25,11 @@ def inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Runs in worker processes."""
     return Bench.at(tmp_path, "local", monkeypatch)
+
+
+@pytest.fixture
+def in_each_store(prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Runs in this process, with each kind of store."""
+    bench = Bench.at(tmp_path, "inline", monkeypatch)
+    bench.url = prefix
+    return bench

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from marin_pipeline import Artifact
-from marin_pipeline.run.driver import Options, RunResult, Session
+from marin_pipeline.run.driver import RunResult, Session
+from marin_pipeline.run.options import Options
 from marin_pipeline.run.outcome import Notice
 from marin_pipeline.run.plan import Plan
 from marin_pipeline.store.objects import ObjectStore, open_objects
@@ -39,6 +40,8 @@ class Bench:
     wrap: Callable[[ObjectStore], ObjectStore] = lambda objects: objects
     """Puts faults between the engine and the store."""
     notices: list[Notice] = field(default_factory=list[Notice])
+    url: str = ""
+    """Where the store is, when it is not a folder: then there is none at `prefix`."""
 
     @classmethod
     def at(cls, folder: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> Bench:
@@ -50,12 +53,12 @@ class Bench:
     @property
     def objects(self) -> ObjectStore:
         """The store, without faults."""
-        return open_objects(str(self.prefix))
+        return open_objects(self.url or str(self.prefix))
 
     def session(self, target: Target, **options: Any) -> Session:
         targets = target if isinstance(target, list) else [target]
         session = Session.open(
-            targets, Options(prefix=str(self.prefix), backend=self.backend, **options), "tests/bench"
+            targets, Options(prefix=self.url or str(self.prefix), backend=self.backend, **options), "tests/bench"
         )
         return replace(session, objects=self.wrap(session.objects))
 

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from marin_pipeline import Context, step
-from marin_pipeline.run.driver import Options, Session
+from marin_pipeline.run.driver import Session
 from marin_pipeline.run.history import RunAt, all_runs, newest_records
+from marin_pipeline.run.options import Options
 from marin_pipeline.run.selection import find_step
 from tests.faults.faulty_objects import Fault, FaultyObjects
 from tests.run.sample_steps import fails, number

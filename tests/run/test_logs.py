@@ -25,6 +25,7 @@ from marin_pipeline.store.objects import ObjectStore, open_objects
 from tests.conftest import environment
 from tests.run.sample_steps import add, fails, number, squares, times, words
 from tests.run.sessions import Bench, step_folder, wait_until
+from tests.stores import new_prefix
 
 PRINTING = """
 import os
@@ -76,11 +77,12 @@ class Stage:
     """A program whose steps wait, and what watches it."""
 
     folder: Path
+    prefix: str
     processes: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
 
     @property
     def objects(self) -> ObjectStore:
-        return open_objects(str(self.folder / "store"))
+        return open_objects(self.prefix)
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -88,7 +90,7 @@ class Stage:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**environment(self.folder / "store"), "GATE": str(self.folder / "gate")},
+            env={**environment(self.prefix), "GATE": str(self.folder / "gate")},
         )
         self.processes.append(process)
         return process
@@ -108,16 +110,22 @@ class Stage:
 
         return wait_until(found)[0]
 
+    def kept(self, name: str = "log.txt") -> list[str]:
+        """What the store has of the logs of the attempts, or of other files, in order."""
+        paths = [info.path for info in self.objects.list("steps") if info.path.endswith(f"/{name}")]
+        return [b"".join(self.objects.blocks(path)).decode() for path in paths]
+
     def open(self, *names: str) -> None:
         for name in names:
             (self.folder / "gate" / f"open-{name}").touch()
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+@pytest.fixture(params=["local", "gs"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    """Over files, and over a store to which logs are uploaded."""
     (tmp_path / "gate").mkdir()
     (tmp_path / "printing.py").write_text(PRINTING)
-    found = Stage(tmp_path)
+    found = Stage(tmp_path, new_prefix(request, request.param))
     yield found
     for process in found.processes:
         if process.poll() is None:
@@ -184,8 +192,7 @@ def test_a_killed_worker_leaves_its_log_and_the_next_attempt_is_followed(stage: 
     stage.open("first", "part")
     assert ended(follower) == (0, ["first begins"])
     assert ended(driver)[0] == 0
-    logs = sorted((stage.folder / "store").glob("steps/printing.first/*/attempts/*/log/log.txt"))
-    assert [log.read_text() for log in logs] == ["first begins\n"] * 2
+    assert stage.kept()[:2] == ["first begins\n"] * 2
 
 
 def test_a_killed_driver_leaves_a_log_and_a_run_that_has_ended(stage: Stage) -> None:
@@ -195,6 +202,7 @@ def test_a_killed_driver_leaves_a_log_and_a_run_that_has_ended(stage: Stage) -> 
     record = run.read(stage.objects)
     assert record is not None
     assert (run.name, run.state(record), record.statuses) == ("printing@1", "running", {})
+    wait_until(lambda: stage.kept() == ["first begins\n"])
     driver.kill()
     driver.wait()
     assert run.state(record) == "ended"

@@ -12,7 +12,9 @@ import pytest
 from marin_pipeline import Context, step
 from marin_pipeline.core.errors import MarinError
 from marin_pipeline.run.adoption import Content
+from marin_pipeline.store.manifest import build_manifest
 from tests.run.sessions import Bench, failure, step_folder
+from tests.store.far_objects import FarObjects
 
 LINKS = {
     "file": "fine",
@@ -159,3 +161,25 @@ def alike(ctx: Context) -> int:
     for name in ALIKE:
         (ctx.out / name).write_text(name)
     return 1
+
+
+@pytest.mark.parametrize("too_long", [False, True])
+def test_a_name_that_is_too_long_for_a_bucket_is_refused_before_anything_is_uploaded(
+    too_long: bool, tmp_path: Path
+) -> None:
+    objects = FarObjects(tmp_path / "far")
+    folder, path = objects.folder("steps/out"), "steps/out"
+    above = objects.url.partition("://")[2].partition("/")[2].strip("/")
+    left = 1024 - len(f"{above}/{path}/".encode()) + too_long
+    name = "/".join(["x" * 100] * (left // 101) + ["y" * (left % 101)])
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text("")
+    (folder / "first").write_text("")
+    if too_long:
+        with pytest.raises(MarinError, match=r"y' has a name that is 1 bytes too long to lie in .*; choose a shorter"):
+            build_manifest(objects, folder, path, {})
+        assert objects.calls == []
+        with pytest.raises(MarinError, match="more than 1024 bytes"):
+            objects.writer(f"{path}/{name}")
+    else:
+        assert len(build_manifest(objects, folder, path, {}).entries) == 2

@@ -73,14 +73,16 @@ def test_a_secret_that_is_given_away_in_every_way_stands_nowhere(
     assert "<secret LEAK_TOKEN>" in events["maps/raises"]["text"]
     assert "the output 'deep/file.txt' holds" in events["keeps/file"]["text"]
     assert "the returned value holds" in events["keeps/value"]["text"]
+    assert "the record 'log.txt' holds" in events["keeps/record"]["text"]
     (progress,) = [event for event in ran.events if event["event"] == "progress"]
     assert progress["figures"] == {"loss <secret LEAK_TOKEN>": 1.0}
     logs = list((tmp_path / "store").glob("steps/**/log.txt"))
     (printed,) = [text for log in logs if "the end" in (text := log.read_text())]
     assert printed.count("<secret LEAK_TOKEN>") >= 20
     assert len(logs) == len(summary) + (backend == "local") * RETRIED
-    shards = "".join(text for log in logs if "maps[" in (text := log.read_text()) or "shard" in text)
-    assert "shard <secret LEAK_TOKEN>" in shards
+    of_shards = [log.read_text() for log in (tmp_path / "store").glob("shards/**/log.txt")]
+    where_they_print = of_shards if backend == "local" else [log.read_text() for log in logs]
+    assert sum(text.count("shard <secret LEAK_TOKEN>") for text in where_they_print) >= 8
 
 
 @pytest.mark.parametrize("backend", ["local", "inline"])
@@ -149,6 +151,64 @@ def test_a_value_that_was_read_where_a_step_is_declared_is_refused(program: Prog
         assert where_known(PLAIN, tmp_path / "store", ran) == []
     ran = program(file, "raises", extra={"LEAK_TOKEN": PLAIN})
     assert "RuntimeError: <secret LEAK_TOKEN>" in ran.err
+    assert where_known(PLAIN, tmp_path / "store", ran) == []
+
+
+GIT = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "-c", "init.defaultBranch=main"]
+USES = (
+    "from marin_pipeline import Context, LocalFile, Secret, main, step\n"
+    "@step\n"
+    "def use(ctx: Context, token: Secret, file: LocalFile | None = None) -> int:\n    return 1\n"
+    "if __name__ == '__main__':\n"
+    "    import os\n"
+    "    file = LocalFile('given') if os.path.exists('given') else None\n"
+    "    main(use(token=Secret('LEAK_TOKEN'), file=file))\n"
+)
+
+
+def test_where_outputs_come_from_is_kept_without_secrets(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the remote's URL, in its path, in the branch, in what was changed since the commit, in flags."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    (project / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    (project / "use.py").write_text(USES)
+    (project / "notes.txt").write_text("nothing")
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["commit", "-qm", "x"],
+        ["checkout", "-qb", f"of-{PLAIN}"],
+        ["remote", "add", "origin", f"https://user:{PLAIN}@host.invalid/{PLAIN}/x.git"],
+    ):
+        subprocess.run([*GIT, *words], check=True)
+    (project / "notes.txt").write_text(f"the token is {PLAIN}")
+    flags = {"LEAK_TOKEN": PLAIN, "XLA_FLAGS": f"--xla_dump_to=/{PLAIN}"}
+    ran = program("use.py", "--json", extra=flags)
+    assert ran.code == 0, ran.err
+    assert where_known(PLAIN, tmp_path / "store", ran) == []
+    (origin,) = [json.loads(path.read_text()) for path in (tmp_path / "store" / "origins").glob("*.json")]
+    assert origin["git"]["remote"] == "https://host.invalid/<secret LEAK_TOKEN>/x.git"
+    assert origin["git"]["patch"] is None
+    assert "the patch holds the value of the secret LEAK_TOKEN" in json.dumps(origin["git"])
+
+
+@pytest.mark.parametrize("where", ["code", "pyproject", "file"])
+def test_code_or_a_local_file_that_holds_a_secret_is_refused_where_it_would_be_kept(
+    where: str, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    (project / "pyproject.toml").write_text("[project]\nname = 'x'\n" + (f"# {PLAIN}" if where == "pyproject" else ""))
+    (project / "use.py").write_text(USES + (f"# {PLAIN}\n" if where == "code" else ""))
+    if where == "file":
+        (project / "given").write_text(f"token={PLAIN}")
+    ran = program("use.py", extra={"LEAK_TOKEN": PLAIN})
+    assert ran.code != 0
+    assert HOLDS in ran.err
     assert where_known(PLAIN, tmp_path / "store", ran) == []
 
 

@@ -15,8 +15,13 @@ def not_fixed(arguments: Mapping[str, Any]) -> Sequence[str]:
     return () if arguments["sha256"] else (arguments["address"],)
 
 
-@step(unpinned=not_fixed, transfers=lambda arguments: arguments["size"])
+@step(unpinned=not_fixed, transfers=lambda arguments: [arguments["size"]])
 def fetch(ctx: Context, address: str, sha256: str | None = None, size: int = 0) -> int:
+    return len(address)
+
+
+@step(unpinned=not_fixed, pinning="see its log")
+def telling(ctx: Context, address: str, sha256: str | None = None) -> int:
     return len(address)
 
 

@@ -44,7 +44,7 @@ def race(prefix: str, kind: str, rounds: int) -> list[int]:
 # SeaweedFS may take a second a race to tell the loser; who wins is told at once.
 @pytest.mark.parametrize(
     ("store", "rounds"),
-    [("local", 200), ("gs", 100), ("s3", 4), pytest.param("s3", 60, marks=pytest.mark.slow)],
+    [("local", 200), ("gs", 50), ("s3", 4), pytest.param("s3", 60, marks=pytest.mark.slow)],
 )
 def test_processes_that_create_one_object_have_exactly_one_winner(
     request: pytest.FixtureRequest, store: str, rounds: int
@@ -62,7 +62,7 @@ def test_processes_that_create_one_object_have_exactly_one_winner(
 
 
 @pytest.mark.parametrize(
-    ("store", "rounds"), [("local", 50), ("gs", 20), ("s3", 2), pytest.param("s3", 20, marks=pytest.mark.slow)]
+    ("store", "rounds"), [("local", 50), ("gs", 10), ("s3", 2), pytest.param("s3", 20, marks=pytest.mark.slow)]
 )
 def test_processes_that_swap_one_object_lose_no_update(request: pytest.FixtureRequest, store: str, rounds: int) -> None:
     prefix = new_prefix(request, store)

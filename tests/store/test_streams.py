@@ -9,7 +9,6 @@ import io
 import json
 import shutil
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,7 @@ from marin_pipeline.store.memory_objects import MemoryObjects
 from marin_pipeline.store.objects import NoAnswer, ObjectStore, ObjectWriter, Wanted, Written, open_objects
 from marin_pipeline.store.streams import Streams
 from tests.store.far_objects import FarObjects
-
-KINDS: dict[str, Callable[[Path], ObjectStore]] = {
-    "local": lambda folder: open_objects(str(folder)),
-    "memory": lambda folder: MemoryObjects(f"memory://{uuid.uuid4().hex}"),
-    "far": FarObjects,
-}
+from tests.stores import STORES, new_prefix
 
 
 class Output:
@@ -54,9 +48,12 @@ class Output:
         return b"".join(self.objects.blocks(f"a/out/{name}"))
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*STORES, "far"])
 def output(request: pytest.FixtureRequest, tmp_path: Path) -> Output:
-    return Output(KINDS[request.param](tmp_path / "store"))
+    """An output of each store."""
+    if request.param == "far":
+        return Output(FarObjects(tmp_path / "store"))
+    return Output(open_objects(new_prefix(request, request.param)))
 
 
 def test_what_is_streamed_is_a_file_of_the_output_beside_those_that_were_written(output: Output) -> None:
@@ -204,7 +201,7 @@ def test_a_file_that_is_also_a_folder_is_refused(output: Output) -> None:
 def test_a_stream_that_is_open_when_the_step_ends_is_told(output: Output) -> None:
     block = output.stream("a")
     block.__enter__()
-    with pytest.raises(InputError, match="the stream 'a' is open yet: leave the block"):
+    with pytest.raises(InputError, match="the stream 'a' was begun and not ended"):
         output.manifest()
     block.__exit__(None, None, None)
     assert len(output.manifest().entries) == 1

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any, TextIO
 
 from marin_pipeline.core.errors import Stopped
@@ -67,7 +68,7 @@ class InlineBackend:
         self._listens = False
         try:
             self._running = True
-            with uploading(self._objects, log_of(task).rpartition("/")[0]), self._captured(task):
+            with uploading(self._objects, log_of(task), at_once=True) as log, self._captured(task, log):
                 finished = run_attempt(
                     self._objects,
                     task,
@@ -85,20 +86,18 @@ class InlineBackend:
             self._running = False
 
     @contextlib.contextmanager
-    def _captured(self, task: Task) -> Iterator[None]:
+    def _captured(self, task: Task, path: Path) -> Iterator[None]:
         """What is printed goes to the attempt's log, and to stderr for whoever sits in front of it."""
-        path, _, name = log_of(task).rpartition("/")
-        folder = self._objects.folder(path)
         if task.secrets:
             # By descriptor, so that nothing reaches the screen which was not looked through.
             screen = os.dup(2)
             try:
-                with descriptors_to(folder / name, task.secrets, screen, leave=True):
+                with descriptors_to(path, task.secrets, screen, leave=True):
                     yield
             finally:
                 os.close(screen)
             return
-        with (folder / name).open("ab", buffering=0) as log:
+        with path.open("ab", buffering=0) as log:
             copy = io.TextIOWrapper(
                 _Tee(log, sys.__stderr__ or sys.stderr),  # pyright: ignore[reportArgumentType] - a stream without a name
                 encoding="utf-8",
