@@ -29,11 +29,11 @@ from marin_pipeline.store.pages import PagedManifest, manifest_bytes, read_manif
 from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 
-AT_ONCE = 8
+AT_ONCE = 16
 """Objects that are copied at the same time."""
 
 WHOLE = 4 * 2**20
-"""Bytes up to which an object is held in memory and written by one call; 8 of them are 32 MiB."""
+"""Bytes up to which an object is held in memory and written by one call; `AT_ONCE` of them are 64 MiB."""
 
 _PLACE = re.compile(
     r"(?P<unit>steps/[^/]+(?:/[^/]+)*?/[0-9a-f]{16}/(?:attempts/[^/]+(?=/out/|/manifest/[0-9]+\.json)|work/[^/]+(?=/[^/]+/[^/]+/))"

@@ -124,7 +124,12 @@ def many(ctx: Context, files: int) -> int:
     return files
 
 
-def test_an_output_with_a_manifest_in_pages_is_copied(inline: Bench, target: ObjectStore) -> None:
+def test_an_output_with_a_manifest_in_pages_is_copied(
+    inline: Bench, target: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MOST", 40)
+    monkeypatch.setattr(pages, "PAGE", 16)
+    monkeypatch.setattr(copying, "BATCH", 7)
     artifact = many(files=pages.MOST + 1)
     commit = made(inline, artifact)
     copied(inline.objects, target, artifact)
