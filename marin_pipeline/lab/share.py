@@ -62,6 +62,7 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file, whole or not at all; one that is there is replaced.
 
     Raises:
+        UsageError: when there is no folder for it.
         StoreError: when it cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -69,7 +70,10 @@ def write_whole(path: Path, data: bytes) -> None:
         aside.write_bytes(data)
         aside.replace(path)
     except OSError as error:
-        raise explain_os_error(error, path, "write") from error
+        if isinstance(error, FileNotFoundError):
+            raise UsageError(f"--out {path}: there is no folder {path.parent}; make it, or write elsewhere") from error
+        found = explain_os_error(error, path, "write")
+        raise type(found)(str(found).replace("choose another prefix with --prefix", "choose another file")) from error
     finally:
         aside.unlink(missing_ok=True)
 
