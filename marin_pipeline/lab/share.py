@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -75,7 +76,8 @@ def write_whole(path: Path, data: bytes) -> None:
         found = explain_os_error(error, path, "write")
         raise type(found)(str(found).replace("choose another prefix with --prefix", "choose another file")) from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # it has been moved, or was never there
+            aside.unlink()
 
 
 def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:

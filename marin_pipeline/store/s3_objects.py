@@ -425,14 +425,13 @@ def _client(url: str, bucket: str, prefix: str, timeout: int, silence: int) -> S
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if region:
         options["region"] = region
-    given = [bool(os.environ.get(name)) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
-    if given[0] != given[1]:
-        raise UsageError(
-            f"--prefix {url}: only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set; set both, or neither for "
-            "the credentials of a profile or of the machine"
-        )
-    if not given[0]:
+    if not os.environ.get("AWS_ACCESS_KEY_ID"):
         options.update(_from_profile(url, region))
+    elif not os.environ.get("AWS_SECRET_ACCESS_KEY"):
+        raise UsageError(
+            f"--prefix {url}: AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not; set both, or neither for the "
+            "credentials of a profile or of the machine"
+        )
     try:
         return S3Store(bucket, prefix=prefix or None, **options)
     except (BaseError, ValueError) as error:

@@ -19,7 +19,7 @@ def takes(ctx: Context, file: LocalFile, token: Secret, files: list[LocalFile]) 
 def test_local_files_and_secrets_are_shown_by_their_names(
     inline: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MY_TOKEN", "a value that nobody may see")
+    monkeypatch.setenv("MY_TOKEN", "-".join(["a value", "that nobody", "may see"]))
     (tmp_path / "list.txt").write_text("one")
     file = LocalFile(tmp_path / "list.txt")
     assert inline.run(takes(file=file, token=Secret("MY_TOKEN"), files=[file])).ok
@@ -27,6 +27,6 @@ def test_local_files_and_secrets_are_shown_by_their_names(
     named = f"<local file list.txt {file.sha256[:8]}>"
     assert [line.partition("argument   ")[2] for line in lines if line.startswith("argument")] == [
         f"file = {named}",
-        "token = <secret MY_TOKEN>",
         f"files = [{named}]",
+        "token = <secret MY_TOKEN>",
     ]

@@ -394,9 +394,21 @@ def test_a_plan_in_which_nothing_is_read_asks_for_no_region(inline: Bench, monke
 @pytest.mark.parametrize(
     ("part", "limit", "told"),
     [
-        (Part("downloads", "", "", 0, ["a"], ["a"]), 10, "an unknown number of bytes in all, and --max-transfer 10 B is"),
-        (Part("downloads", "", "", 7, ["a"], ["a"]), 10, "7 B and an unknown number of bytes in all, and --max-transfer"),
-        (Part("downloads", "", "", 11, ["a"], ["a"]), 10, "11 B in all, more than --max-transfer 10 B: a run is refused"),
+        (
+            Part("downloads", "", "", 0, ["a"], ["a"]),
+            10,
+            "an unknown number of bytes in all, and --max-transfer 10 B is",
+        ),
+        (
+            Part("downloads", "", "", 7, ["a"], ["a"]),
+            10,
+            "7 B and an unknown number of bytes in all, and --max-transfer",
+        ),
+        (
+            Part("downloads", "", "", 11, ["a"], ["a"]),
+            10,
+            "11 B in all, more than --max-transfer 10 B: a run",
+        ),
         (Part("downloads", "", "", 10, ["a"]), 10, "10 B in all, within --max-transfer 10 B"),
     ],
 )
