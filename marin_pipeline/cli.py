@@ -312,6 +312,8 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
     out.flush()
     if parsed.json and compared.other:
         print("\n".join(compared.lines(each=False, whole=False)), flush=True)
+    if refusal := transfers.refusal():
+        raise UsageError(refusal)  # as the run would, with the same exit code
     return 0 if not parsed.check or (compared.is_as_locked and not plan.has_work) else 3
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file, whole or not at all; one that is there is replaced.
 
     Raises:
+        UsageError: when there is no folder for it.
         StoreError: when it cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -69,9 +71,13 @@ def write_whole(path: Path, data: bytes) -> None:
         aside.write_bytes(data)
         aside.replace(path)
     except OSError as error:
-        raise explain_os_error(error, path, "write") from error
+        if isinstance(error, FileNotFoundError):
+            raise UsageError(f"--out {path}: there is no folder {path.parent}; make it, or write elsewhere") from error
+        found = explain_os_error(error, path, "write")
+        raise type(found)(str(found).replace("choose another prefix with --prefix", "choose another file")) from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # it has been moved, or was never there
+            aside.unlink()
 
 
 def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:

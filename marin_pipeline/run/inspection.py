@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
+from pathlib import PurePath
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, UsageError
@@ -167,7 +168,12 @@ def _artifact(key: str, names: Mapping[str, str]) -> str:
 
 
 def _text(value: Tree, names: Mapping[str, str]) -> str:
-    """A canonical tree as text; artifacts by their names."""
+    """A canonical tree as text; artifacts, local files and secrets by their names."""
+    if isinstance(value, dict) and isinstance(value.get("~secret"), str):
+        return f"<secret {value['~secret']}>"
+    if isinstance(value, dict) and isinstance(value.get("~file"), str):
+        name = PurePath(str(value["local"])).name + " " if "local" in value else ""
+        return f"<local file {name}{value['~file'][:8]}>"
     key = artifact_of(value)
     if key is not None:
         return _artifact(key, names) + (f"/{value['path']}" if "path" in value else "")

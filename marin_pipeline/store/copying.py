@@ -275,8 +275,11 @@ class _Copy:
         except OSError as error:
             raise StoreError(f"{self._where(entry)}: cannot be read ({error.strerror or error})") from error
         if (content.size, content.hexdigest()) != (entry.size, entry.sha256):
-            state = "has other bytes (sha256 differs)" if content.size == entry.size else f"not {entry.size} bytes"
-            raise CorruptOutput(f"{self._where(entry)}: {state} than were committed; it cannot be taken from there")
+            size = f"{content.size}" if content.size <= entry.size else f"more than {entry.size}"
+            state = "its bytes are not those that were committed (sha256 differs)"
+            if content.size != entry.size:
+                state = f"has {size} bytes, but {entry.size} were committed"
+            raise CorruptOutput(f"{self._where(entry)}: {state}; it cannot be taken from there")
         if kept:
             yield kept
 

@@ -321,6 +321,14 @@ def test_a_damaged_object_of_the_source_is_named_and_nothing_is_committed(
         copied(inline.objects, target, SQUARES)
     assert entry.object in str(error.value)
     assert "squares/1.txt" in str(error.value)
+    size = entry.size
+    told = {
+        "missing": "is missing",
+        "flipped": "its bytes are not those that were committed",
+        "cut": f"has {size - 1} bytes, but {size} were committed",
+        "longer": f"has more than {size} bytes, but {size} were committed",
+    }
+    assert told[how] in str(error.value)
     assert not is_believed(target, SQUARES)
     assert target.read(entry.object) is None
 
