@@ -18,7 +18,7 @@ from functools import partial
 from threading import Event, Lock
 
 from marin_pipeline.core.artifact import ContentHash
-from marin_pipeline.core.errors import CorruptOutput, StoreError
+from marin_pipeline.core.errors import CorruptOutput, OtherBytes, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
@@ -276,7 +276,7 @@ class _Copy:
             raise StoreError(f"{self._where(entry)}: cannot be read ({error.strerror or error})") from error
         if (content.size, content.hexdigest()) != (entry.size, entry.sha256):
             state = "has other bytes (sha256 differs)" if content.size == entry.size else f"not {entry.size} bytes"
-            raise CorruptOutput(f"{self._where(entry)}: {state} than were committed; it cannot be taken from there")
+            raise OtherBytes(f"{self._where(entry)}: {state} than were committed; it cannot be taken from there")
         if kept:
             yield kept
 
