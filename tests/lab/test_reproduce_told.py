@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -154,7 +155,7 @@ def test_what_diverged_has_diverged_when_it_is_asked_again(project: Project) -> 
         assert verdicts["noise/one"] == "diverged"
         # The data are named, not what sums them up.
         assert last["first_difference"]["path"] == "data.bin"
-    assert last["steps"] == 0
+    assert project.reproduce("last", "--deep", "--to", to)[1]["steps"] == 0
 
 
 def test_what_is_there_of_an_earlier_reproduction_does_not_stand_for_what_it_was_made_from(project: Project) -> None:
@@ -243,3 +244,23 @@ def test_a_bundle_says_nothing_of_where_a_local_file_lay(tmp_path: Path) -> None
     assert '"local":"in.txt"' in text
     assert '"stamp"' not in text
     assert str(project.folder) not in text
+
+
+def test_code_that_git_does_not_track_is_named_by_show_and_share(project: Project) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *words], cwd=project.folder, check=True, capture_output=True)
+
+    git("init", "-q")
+    (project.folder / "readme.txt").write_text("nothing else is in the commit")
+    git("add", "readme.txt")
+    git("commit", "-qm", "first")
+    project.run("--force", "last")
+    shown = project.tool("show", "last", "--prefix", project.store).out
+    assert "with changes" in shown
+    assert "not in the commit: program.py" in shown
+    shared = project.tool("share", "last", "--prefix", project.store)
+    assert "warning: the code was not that of the git commit" in shared.err
+    assert "program.py" in shared.err
+    # What ran is in the snapshot all the same.
+    assert project.reproduce("last")[1]["verdict"] == "reproduced bit-identical"
