@@ -18,7 +18,7 @@ from functools import partial
 from threading import Event, Lock
 
 from marin_pipeline.core.artifact import ContentHash
-from marin_pipeline.core.errors import CorruptOutput, StoreError
+from marin_pipeline.core.errors import CorruptOutput, OtherBytes, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
@@ -279,7 +279,7 @@ class _Copy:
             state = "its bytes are not those that were committed (sha256 differs)"
             if content.size != entry.size:
                 state = f"has {size} bytes, but {entry.size} were committed"
-            raise CorruptOutput(f"{self._where(entry)}: {state}; it cannot be taken from there")
+            raise OtherBytes(f"{self._where(entry)}: {state}; it cannot be taken from there")
         if kept:
             yield kept
 
