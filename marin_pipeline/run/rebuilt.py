@@ -72,7 +72,8 @@ class Rebuilder:
             step = find_step(recorded.target)
             annotations = step.annotations
             arguments = {
-                name: decode(tree, annotations.get(name, Any), name, self._reference)
+                # Who runs a record again runs its code: modules that it names are imported, as a task's are.
+                name: decode(tree, annotations.get(name, Any), name, self._reference, importing=True)
                 for name, tree in recorded.arguments.items()
             }
             missing = [name for name in step.signature.parameters if name not in arguments]

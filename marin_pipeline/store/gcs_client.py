@@ -1,7 +1,8 @@
 """Requests to Google Cloud Storage by its JSON API. gcsfs says who we are and where the server is, and holds the
 connections; how often something is asked, for how long, and what an answer means to a person is decided here.
 
-Requests run in the thread of fsspec's event loop; any thread may wait for them.
+Requests run in the thread of fsspec's event loop, and any thread may wait for them; large bodies come down in the
+thread that wants them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import functools
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+import ssl
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -26,9 +29,11 @@ import aiohttp
 import fsspec.config
 import google.auth.exceptions
 from fsspec.asyn import get_loop
-from gcsfs.core import GCSFileSystem
+from gcsfs.core import GCSFileSystem, _client_cert_ssl_context
 from gcsfs.retry import HttpError, NonRetryableError
 from yarl import URL
+
+from marin_pipeline.store.gcs_connections import Connections
 
 T = TypeVar("T")
 
@@ -46,9 +51,6 @@ SILENCE_SECONDS = 30.0
 
 RETRIED = (408, 429, 500, 502, 503, 504)
 """Answers that say: not now."""
-
-READ_BUFFER = 2**20
-"""Bytes of an answer that are taken from a connection before they are asked for."""
 
 
 class Reply(NamedTuple):
@@ -105,7 +107,6 @@ class Client:
             "endpoint_url": endpoint,
             "use_listings_cache": False,
             "skip_instance_cache": True,
-            "session_kwargs": {"read_bufsize": READ_BUFFER},
         }
         if endpoint:
             return GCSFileSystem(token="anon", **options)
@@ -230,7 +231,7 @@ class Client:
             Silence: when the connection is not made, breaks or says nothing, also while the body is read.
             StoreError: when trying again cannot help.
         """
-        try:
+        with self._explained(where, doing):
             if self._fs.credentials.credentials is not None:
                 await asyncio.to_thread(self._fs.credentials.maybe_refresh)  # it may ask a server, and wait
             session = await self._fs._set_session()
@@ -243,13 +244,41 @@ class Client:
                 timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS),
             ) as reply:
                 yield reply
-        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
+
+    def get(self, url: str, where: str, headers: Mapping[str, str]) -> tuple[HTTPConnection, HTTPResponse]:
+        """Ask once for an object's bytes, in the thread that calls; the answer, whose body is still to be read.
+
+        Raises:
+            Silence: when there is no answer.
+            StoreError: when trying again cannot help.
+        """
+        with self._explained(where, "read"):
+            return self.connections.get(url, self._fs._get_headers({"Accept-Encoding": "identity", **headers}))
+
+    @functools.cached_property
+    def connections(self) -> Connections:
+        """For large bodies."""
+
+        def context() -> ssl.SSLContext:
+            return _client_cert_ssl_context() if self._fs._use_client_cert else ssl.create_default_context()
+
+        return Connections(self._fs._location, context, CONNECT_SECONDS, lambda: SILENCE_SECONDS)
+
+    @contextmanager
+    def _explained(self, where: str, doing: str) -> Iterator[None]:
+        """Tell what helps from what does not.
+
+        Raises:
+            Silence: when the connection was not made, or broke, or said nothing.
+            StoreError: when trying again cannot help.
+        """
+        try:
+            yield
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, ssl.SSLError) as error:
             problem = f"the server's certificate is not trusted ({_first_line(str(error))})"
             raise StoreError(f"{where}: cannot {doing}: {problem}; check the network and SSL_CERT_FILE") from error
-        except (aiohttp.ClientError, ConnectionError) as error:
+        except (aiohttp.ClientError, HTTPException, OSError) as error:
             raise Silence(self._plain(str(error).replace(" ssl:default", "") or type(error).__name__)) from error
-        except TimeoutError as error:
-            raise Silence(self._plain(str(error) or "it took too long")) from error
         except google.auth.exceptions.TransportError as error:
             raise Silence(f"the credentials cannot be renewed: {self._plain(str(error))}") from error
         except (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthError) as error:
@@ -317,16 +346,6 @@ async def all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
-    """What a call in a thread returns. It is waited for in any case: it may use what is closed after."""
-    task = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 def _said(reply: Reply) -> str:

@@ -4,24 +4,26 @@ that breaks is made again, and goes on where it was.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
 import os
 import random
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
-
-import aiohttp
+from typing import Any
 
 from marin_pipeline.core.artifact import CHUNK
 from marin_pipeline.core.errors import StoreError
-from marin_pipeline.store.gcs_client import Place, Reply, Silence, all_of, in_thread, unanswered
+from marin_pipeline.store.gcs_client import Place, Reply, Silence, unanswered
 from marin_pipeline.store.objects import explain_os_error
 
 BLOCK = 2**20
-"""Bytes that are handed on at a time, at most."""
+"""Bytes that are taken at a time."""
 
 AT_ONCE = 4
 """Parts of one large object that travel at the same time."""
@@ -41,12 +43,11 @@ class Stream:
         """Of the object, once something was read."""
         self.size = 0
         """Bytes of the whole object, once something was read."""
-        self._connection = AsyncExitStack()
-        self._answer: aiohttp.ClientResponse | None = None
+        self._answer: tuple[HTTPConnection, HTTPResponse] | None = None
         self._ended = False
 
-    async def next(self) -> bytes:
-        """The next bytes; none at the end.
+    def readinto(self, buffer: memoryview) -> int:
+        """Take the next bytes; how many, which is as many as there is room for while there are more.
 
         Raises:
             FileNotFoundError: when there is no such object.
@@ -57,41 +58,35 @@ class Stream:
         for wait in (*WAITS, None):
             try:
                 if self._answer is None and not self._ended:
-                    await self._open()
-                return b"" if self._answer is None else await self._read(self._answer)
+                    self._open()
+                return 0 if self._answer is None else self._take(*self._answer, buffer)
             except Silence as error:
                 silence = str(error)
-                await self.close()
+                self.close()
                 if wait is not None:
-                    await asyncio.sleep(wait * random.uniform(0.7, 1.3))
+                    time.sleep(wait * random.uniform(0.7, 1.3))
         raise unanswered(self._place.where, "read", silence)
 
-    async def _open(self) -> None:
+    def _open(self) -> None:
         client, bucket, name, *_ = place = self._place
         stop = "" if self._stop is None else f"{self._stop - 1}"
         spans = {"Range": f"bytes={self._at}-{stop}"} if self._at or stop else {}
         pinned = {"generation": self.generation} if self.generation else {}
-        answer = await self._connection.enter_async_context(
-            client.answer(
-                "GET",
-                client.media_url(bucket, name, **pinned),
-                place.where,
-                "read",
-                headers={"Accept-Encoding": "identity", **spans},
-            )
-        )
+        connection, answer = client.get(client.media_url(bucket, name, **pinned), place.where, spans)
+        self._answer = connection, answer
         if answer.status == 416:  # all of it was read, or there never was anything
-            self._ended = True
-            await self.close()
+            self._end()
             return
         if answer.status not in (200, 206) or (self._at and answer.status == 200):
-            await self._refuse(Reply(answer.status, answer.headers, await answer.read()))
+            self.close()
+            body = b"" if answer.status == 200 else _body(answer)
+            connection.close()
+            self._refuse(Reply(answer.status, dict(answer.headers), body))
         self.generation = answer.headers.get("X-Goog-Generation", "")
         spanned = answer.headers.get("Content-Range", "").rpartition("/")[2]
         self.size = int(spanned if spanned.isdigit() else answer.headers.get("Content-Length", "0"))
-        self._answer = answer
 
-    async def _refuse(self, reply: Reply) -> None:
+    def _refuse(self, reply: Reply) -> None:
         client, where = self._place.client, self._place.where
         if reply.status == 404 and self.generation:
             raise StoreError(f"{where}: was replaced while it was read; run again")
@@ -101,120 +96,121 @@ class Stream:
             raise StoreError(f"{where}: the store sends all of an object where a part is asked for: it is not GCS")
         client.refuse(reply, where, "read")
 
-    async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
-        pieces: list[bytes] = []
-        size = 0
+    def _take(self, connection: HTTPConnection, answer: HTTPResponse, buffer: memoryview) -> int:
         try:
-            while size < BLOCK and (piece := await answer.content.read(BLOCK - size)):
-                pieces.append(piece)
-                size += len(piece)
-        except (aiohttp.ClientError, OSError) as error:
-            if not pieces:
-                raise Silence(str(error) or type(error).__name__) from error
-            await self.close()  # what has come is handed on, and the rest is asked for again
+            size = answer.readinto(buffer)
+        except (HTTPException, OSError) as error:
+            raise Silence(str(error) or type(error).__name__) from error
         self._at += size
-        if not size:
-            if self._at < (self.size if self._stop is None else min(self._stop, self.size)):
+        whole = self.size if self._stop is None else min(self._stop, self.size)
+        if self._at < whole and size < len(buffer):
+            if not size:
                 raise Silence("it sent too few bytes")
-            self._ended = True
-            await self.close()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self.close()  # what has come is handed on, and the rest is asked for again
+        elif self._at >= whole:
+            self._end()
+        return size
 
-    async def close(self) -> None:
+    def _end(self) -> None:
+        self._ended = True
+        if self._answer is not None:
+            connection, answer = self._answer
+            if answer.isclosed() or not answer.read(1):
+                self._place.client.connections.give_back(connection)
+                self._answer = None
+        self.close()
+
+    def close(self) -> None:
         """End the connection."""
-        self._answer = None
-        connection, self._connection = self._connection, AsyncExitStack()
-        await connection.aclose()
+        if self._answer is not None:
+            self._answer[0].close()
+            self._answer = None
+
+
+def _body(answer: HTTPResponse) -> bytes:
+    """What a refusal says."""
+    try:
+        return answer.read(2**16)
+    except (HTTPException, OSError):
+        return b""
 
 
 def blocks(place: Place, start: int, stop: int | None) -> Iterator[bytes]:
-    """The object's bytes in blocks; one is read ahead."""
-    client = place.client
+    """The object's bytes in blocks. The next ones wait in the connection."""
     stream = Stream(place, start, stop if stop is None else max(stop, start + 1))
-    if stop is not None and stop <= start:
-        client.wait(stream.next())  # tells when there is no such object
-        client.wait(stream.close())
-        return
-    ahead = asyncio.run_coroutine_threadsafe(stream.next(), client.loop)
     try:
-        while block := ahead.result():
-            ahead = asyncio.run_coroutine_threadsafe(stream.next(), client.loop)
-            yield block
+        buffer = memoryview(bytearray(BLOCK))
+        while size := stream.readinto(buffer):
+            if stop is not None and stop <= start:  # asked only to know whether the object is there
+                return
+            yield bytes(buffer[:size])
     finally:
-        ahead.cancel()
-        client.wait(stream.close())
+        stream.close()
 
 
 def download(place: Place, target: Path) -> str:
-    """Write the object's bytes to a new local file; their digest."""
-    client = place.client
+    """Write the object's bytes to a new local file; their digest. The parts of 64 MiB, of whose digests that of a
+    larger file is made, are fetched and hashed at the same time.
+    """
     stream = Stream(place, 0, CHUNK)
-    first = client.wait(stream.next())
-    if len(first) < stream.size:
-        return client.wait(_download_large(stream, first, place, target))
-    client.wait(stream.close())
-    try:
-        with open(target, "xb", buffering=0) as file:
-            file.write(first)
-    except OSError as error:
-        target.unlink(missing_ok=True)
-        raise explain_os_error(error, target, "write") from error
-    return hashlib.sha256(first).hexdigest()
+    buffer = _buffer()
+    size = stream.readinto(buffer)
+    with _created(target) as descriptor:
+        if stream.size <= CHUNK:
+            return _part(stream, buffer, size, descriptor, 0).hexdigest()
+        given_up = threading.Event()
 
+        def part(start: int) -> Any:
+            each = Stream(place, start, start + CHUNK, stream.generation)
+            room = _buffer()
+            return None if given_up.is_set() else _part(each, room, each.readinto(room), descriptor, start, given_up)
 
-async def _download_large(stream: Stream, first: bytes, place: Place, target: Path) -> str:
-    """Each 64 MiB, of whose digests the file's is made, are fetched and hashed by themselves."""
-    starts = range(0, stream.size, CHUNK)
-    digests: dict[int, bytes] = {}
-    waiting = iter(starts)
-    descriptor = _made(target)
-
-    async def work() -> None:
-        for start in waiting:
-            each = Stream(place, start, start + CHUNK, stream.generation) if start else stream
+        with ThreadPoolExecutor(AT_ONCE - 1) as pool:
+            others = [pool.submit(part, start) for start in range(CHUNK, stream.size, CHUNK)]
             try:
-                digests[start] = await _part(each, first if each is stream else await each.next(), descriptor, start)
-            finally:
-                await each.close()
+                hashes = [_part(stream, buffer, size, descriptor, 0), *(each.result() for each in others)]
+            except BaseException:
+                given_up.set()
+                raise
+        return hashlib.sha256(b"".join(each.digest() for each in hashes)).hexdigest()
 
+
+def _buffer() -> memoryview:
+    return memoryview(bytearray(BLOCK))
+
+
+@contextmanager
+def _created(target: Path) -> Iterator[int]:
+    """A new file, which is gone when what fills it fails."""
     try:
-        await all_of(work() for _ in range(min(AT_ONCE, len(starts))))
-    except BaseException:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise explain_os_error(error, target, "write") from error
+    try:
+        yield descriptor
+    except BaseException as error:
         with suppress(OSError):
             target.unlink()
+        if isinstance(error, OSError):
+            raise explain_os_error(error, target, "write") from error
         raise
     finally:
         os.close(descriptor)
-    if len(digests) == 1:
-        return digests[0].hex()
-    return hashlib.sha256(b"".join(digests[start] for start in starts)).hexdigest()
 
 
-def _made(target: Path) -> int:
-    try:
-        return os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise explain_os_error(error, target, "write") from error
-
-
-async def _part(stream: Stream, block: bytes, descriptor: int, at: int) -> bytes:
-    """Write a part's bytes to where they belong; the sha256 of them."""
+def _part(
+    stream: Stream, buffer: memoryview, size: int, descriptor: int, at: int, given_up: threading.Event | None = None
+) -> Any:
+    """Write a part's bytes, the first of which are in the buffer, to where they belong; the sha256 of them."""
     digest = hashlib.sha256()
-
-    def keep(block: bytes, at: int) -> None:
-        left = memoryview(block)
-        while left:
-            written = os.pwrite(descriptor, left, at)
-            left, at = left[written:], at + written
-        digest.update(block)
-
-    while block:
-        ahead = asyncio.ensure_future(stream.next())
-        try:
-            await in_thread(keep, block, at)
-        except BaseException:
-            ahead.cancel()
-            raise
-        at += len(block)
-        block = await ahead
-    return digest.digest()
+    try:
+        while size and not (given_up and given_up.is_set()):
+            left = block = buffer[:size]
+            while left:
+                written = os.pwrite(descriptor, left, at)
+                left, at = left[written:], at + written
+            digest.update(block)
+            size = stream.readinto(buffer)
+        return digest
+    finally:
+        stream.close()

@@ -59,6 +59,12 @@ class ReadOnlyObjects(ObjectStore):
     def names(self, folder: str) -> list[str]:
         return self._ask(lambda: self._objects.names(folder))
 
+    def info(self, path: str) -> ObjectInfo | None:
+        return self._ask(lambda: self._objects.info(path))
+
+    def is_at_hand(self, wanted: Wanted) -> bool:
+        return self._objects.is_at_hand(wanted)
+
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         return self._ask(lambda: self._objects.fetch(wanted))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -233,6 +234,34 @@ def test_what_comes_down_goes_on_where_the_line_broke(
         assert (tmp_path / "got").read_bytes() == data
     assert line.cuts == []
     assert line.received < 1.6 * size + 4 * MIB, "what had come was asked for again"
+
+
+def test_what_is_replaced_while_it_is_read_is_told(line: Line, beyond: GcsObjects, tmp_path: Path) -> None:
+    publish(beyond, tmp_path, some_bytes(20 * MIB))
+    line.cuts = [3 * MIB]
+    reading = beyond.blocks("a/file")
+    next(reading)
+    beyond.create("else", b"")
+    publish(beyond, tmp_path, some_bytes(21 * MIB))
+    with pytest.raises(StoreError, match="a/file: was replaced while it was read; run again"):
+        list(reading)
+    assert in_store(beyond, "a/file") == some_bytes(21 * MIB)
+
+
+def test_a_download_that_fails_leaves_no_file(objects: GcsObjects, tmp_path: Path) -> None:
+    publish(objects, tmp_path, some_bytes(MIB))
+    with pytest.raises(FileNotFoundError) as raised:
+        objects.download("a/none", tmp_path / "got")
+    assert raised.value.filename == "a/none"
+    with pytest.raises(StoreError, match="nowhere/got: cannot write: the folder cannot be made there"):
+        objects.download("a/file", tmp_path / "nowhere" / "got")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB // 2, resource.RLIM_INFINITY))
+    try:
+        with pytest.raises(StoreError, match="got: cannot write"):
+            objects.download("a/file", tmp_path / "got")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert not (tmp_path / "got").exists()
 
 
 def test_a_write_whose_answer_was_lost_is_found_when_it_is_read_back(line: Line, beyond: GcsObjects) -> None:

@@ -18,6 +18,7 @@ import pytest
 from marin_pipeline import Artifact
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import CorruptOutput, InputError
+from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.manifest import Entry, Manifest
 from marin_pipeline.store.objects import NoAnswer
@@ -199,7 +200,9 @@ def test_an_output_is_read_as_text_and_by_pyarrow(objects: FarObjects, monkeypat
     table = pa.table({"n": range(500_000), "text": [f"{number:05x}" for number in range(500_000)]})
     sink = io.BytesIO()
     pq.write_table(table, sink, row_group_size=100_000)
-    entries = [put(objects, "a/table.parquet", sink.getvalue()), put(objects, "a/text.txt", "grün\n".encode() * 1000)]
+    out = f"{layout.attempt(ID, KEY, 'one')}/out"
+    text = "grün\n".encode() * 1000
+    entries = [put(objects, f"{out}/table.parquet", sink.getvalue()), put(objects, f"{out}/text.txt", text)]
     digest = write_manifest(objects, ID, KEY, "one", Manifest(tuple(entries)))
     commit: Commit = replace(COMMIT, attempt="one", manifest=digest)
     artifact: Artifact[None] = Artifact(KEY, output=CommittedOutput(objects, ID, KEY, commit))
