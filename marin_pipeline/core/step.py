@@ -24,6 +24,7 @@ from marin_pipeline.core.context import Context
 from marin_pipeline.core.errors import DeclarationError, InputError
 from marin_pipeline.core.key import Chain, arguments_tree, chain_tree, key_of, spec_bytes
 from marin_pipeline.core.resources import Resources
+from marin_pipeline.core.visible import as_line
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -232,7 +233,7 @@ class Declaration:
         self.spec = self.spec_at(None)
         """The exact bytes that the key hashes."""
         self.key = key_of(self.spec)
-        self.unpinned: tuple[str, ...] = tuple(step.unpinned(arguments)) if step.unpinned else ()
+        self.unpinned: tuple[str, ...] = tuple(map(as_line, step.unpinned(arguments))) if step.unpinned else ()
         """Names of what the step reads and its key does not fix, such as an address without a digest."""
 
     @property
