@@ -116,7 +116,7 @@ def _transfers(arguments: Mapping[str, Any]) -> Sequence[int | None]:
     ]
 
 
-@step(version=1, unpinned=_unpinned, transfers=_transfers)
+@step(version=1, unpinned=_unpinned, transfers=_transfers, pinning="the log of the step says how to pin it")
 def download(
     ctx: Context,
     sources: str | Source | list[str | Source],

@@ -142,6 +142,8 @@ def _run(
             context.publish_records()
         raise
     refuse_edited(task.files, step.where)
+    references.refuse_changed(step.where)
+    context.refuse_changed(step.where)
     _keep_files(objects, arguments)
     if not context.out.is_dir():
         raise InputError(f"{step.where}: removed ctx.out, the folder of its output; leave it there")

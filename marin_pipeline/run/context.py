@@ -64,6 +64,7 @@ class RunContext:
         self._work = StoredWork(objects, task.work)
         self.worked = False
         """Whether finished parts were asked for."""
+        self._shards: list[StoredShard[Any]] = []
         self.adopted: dict[str, Entry] = {}
         """Files of shards that are files of the output, by path."""
 
@@ -79,7 +80,7 @@ class RunContext:
         """What was written with `stream`, by name.
 
         Raises:
-            InputError: when a stream is open yet, or a file was also written under its name.
+            InputError: when a stream was begun and not ended, or a file was also written under its name.
         """
         return self._streams.finished()
 
@@ -94,6 +95,15 @@ class RunContext:
         """Finished parts of a resumable step."""
         self.worked = True
         return self._work
+
+    def refuse_changed(self, where: str) -> None:
+        """See that what was read of its shards is as it was when it was read.
+
+        Raises:
+            InputError: when the step wrote on it.
+        """
+        for shard in self._shards:
+            shard.refuse_changed(where)
 
     def publish_records(self) -> None:
         """Keep what was written below `records`."""
@@ -118,6 +128,7 @@ class RunContext:
             if result is None:
                 raise StoreError(f"{task.name}: ran, but its result is not in {self._objects.url}; run again")
             results.append(result)
+        self._shards += results
         return results
 
     def _note(self, tasks: Sequence[Task]) -> None:

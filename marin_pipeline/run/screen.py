@@ -278,10 +278,20 @@ def output_lines(result: RunResult) -> list[str]:
             lines += [f"{'':<19}{value}"] if value else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     drifted = sum(settled.drifted for settled in result.settled.values())
-    unpinned = list(dict.fromkeys(name for node in result.graph.nodes.values() for name in node.unpinned))
-    lines += [f"unpinned {few(unpinned)}: the log of the step says how to pin it"] if unpinned else []
+    lines += _unpinned_lines(result)
     remedy = f"; {drifted} drifted, made by other code: say {ACCEPT_OR_RERUN}" if drifted else ""
     return [*lines, f"{counts} in {result.seconds:.1f} s{remedy}"]
+
+
+def _unpinned_lines(result: RunResult) -> list[str]:
+    """What no key fixes, with where it is said how to fix it."""
+    found = dict.fromkeys((name for node in result.graph.nodes.values() for name in node.unpinned), "")
+    for node in result.graph.nodes.values():
+        if not node.loaded:
+            found.update(dict.fromkeys(node.artifact.unpinned, node.declaration.step.pinning))
+    hints = dict.fromkeys(found.values())
+    named = {hint: few([name for name, each in found.items() if each == hint]) for hint in hints}
+    return [f"unpinned {names}{f': {hint}' if hint else ''}" for hint, names in named.items()]
 
 
 def _damage(output: CommittedOutput) -> str:

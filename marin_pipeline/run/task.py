@@ -276,6 +276,19 @@ class References:
         self._inputs = inputs
         self._outputs: dict[str, Output] = {}
 
+    def refuse_changed(self, where: str) -> None:
+        """See that what was read of the outputs is as it was when it was read.
+
+        Args:
+            where: the step that has read it.
+
+        Raises:
+            InputError: when it wrote on its input.
+        """
+        for output in self._outputs.values():
+            if (refuse := getattr(output, "refuse_changed", None)) is not None:
+                refuse(where)
+
     def __call__(self, tree: Mapping[str, Tree], path: str) -> Any:
         if "~artifact" in tree:
             key = tree["~artifact"]

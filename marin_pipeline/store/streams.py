@@ -42,6 +42,8 @@ class Streams:
         self._folder = folder
         self._lock = threading.Lock()
         self._open: set[str] = set()
+        self._lost: set[str] = set()
+        """Names of streams that were thrown away in the middle of their block."""
         self._done: dict[str, _Streamed] = {}
 
     @contextmanager
@@ -61,6 +63,11 @@ class Streams:
                 file.close()
                 self._refuse_written(name)
                 done = _Streamed(raw.finish(), self._stamp(name))
+            except GeneratorExit:  # nobody holds the block any more, which was never left
+                raw.abort()
+                with self._lock:
+                    self._lost.add(name)
+                raise
             except BaseException:
                 raw.abort()
                 raise
@@ -74,12 +81,14 @@ class Streams:
         """What was streamed, by name.
 
         Raises:
-            InputError: when a stream is open yet, or a file was also written under its name.
+            InputError: when a stream was begun and not ended, or a file was also written under its name.
         """
         with self._lock:
-            if self._open:
+            not_ended = self._open | (self._lost - self._done.keys())
+            if not_ended:
                 raise InputError(
-                    f"the stream {min(self._open)!r} is open yet: leave the block of ctx.stream before the step ends"
+                    f"the stream {min(not_ended)!r} was begun and not ended, so that it is no file of the output; write "
+                    f"it in a block (`with ctx.stream({min(not_ended)!r}) as file:`), and leave that before the step ends"
                 )
             for name, each in self._done.items():
                 if self._stamp(name) != each.stamp:

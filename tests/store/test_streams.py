@@ -201,7 +201,7 @@ def test_a_file_that_is_also_a_folder_is_refused(output: Output) -> None:
 def test_a_stream_that_is_open_when_the_step_ends_is_told(output: Output) -> None:
     block = output.stream("a")
     block.__enter__()
-    with pytest.raises(InputError, match="the stream 'a' is open yet: leave the block"):
+    with pytest.raises(InputError, match="the stream 'a' was begun and not ended"):
         output.manifest()
     block.__exit__(None, None, None)
     assert len(output.manifest().entries) == 1
