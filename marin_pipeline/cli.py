@@ -313,6 +313,8 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
         say(line, out)
     if parsed.json and compared.other:
         say("\n".join(compared.lines(each=False, whole=False)))
+    if refusal := transfers.refusal():
+        raise UsageError(refusal)  # as the run would, with the same exit code
     return 0 if not parsed.check or (compared.is_as_locked and not plan.has_work) else 3
 
 

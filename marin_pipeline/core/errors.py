@@ -38,6 +38,10 @@ class CorruptOutput(StoreError):
     """Bytes in the store are not those that were committed; the message names the object."""
 
 
+class OtherBytes(CorruptOutput):
+    """A file was read and hashed, and is not the one that was recorded."""
+
+
 class Stopped(MarinError):
     """The step stopped because it was asked to; what it saved lets the next run go on."""
 

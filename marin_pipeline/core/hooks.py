@@ -1,5 +1,5 @@
-"""What a step says of itself by its arguments (`exact=`, `chain=`, `unpinned=`, `transfers=`): a function of one mapping,
-from the name of each parameter to what it was given. What does not fit is told with the step's name.
+"""What a step says of itself by its arguments (`exact=`, `chain=`, `unpinned=`, `transfers=`): a function of one
+mapping, from the name of each parameter to what it was given. What does not fit is told with the step's name.
 """
 
 from __future__ import annotations
@@ -80,6 +80,6 @@ def _is_size(value: Any) -> bool:
 def _misfit(where: str, name: str, what: str) -> DeclarationError:
     gives, example = GIVES[name]
     return DeclarationError(
-        f"{where}: {name}= {what}; it is a function of one argument, the step's arguments by name, that returns {gives}, "
-        f"as in `{name}=lambda arguments: {example}`"
+        f"{where}: {name}= {what}; it is a function of one argument, the step's arguments by name, that returns "
+        f"{gives}, as in `{name}=lambda arguments: {example}`"
     )

@@ -371,8 +371,9 @@ def step(
             registry.
         chain: for a state that is reached step by step: lowers the arguments to a `Chain`.
         unpinned: for a step that reads what is outside of the graph: a function of its arguments (one mapping, by
-            name) that names what of that the key does not fix, as in `lambda arguments: [arguments["url"]]`. The step and all that is made from it are shown as unpinned. It is asked when the step is
-            declared, and may refuse the arguments with an `InputError`.
+            name) that names what of that the key does not fix, as in `lambda arguments: [arguments["url"]]`. The step
+            and all that is made from it are shown as unpinned. It is asked when the step is declared, and may refuse
+            the arguments with an `InputError`.
         transfers: likewise, the bytes of each thing that it brings in from outside of the store; None where its
             arguments do not tell.
         pinning: for a step with `unpinned`: where it is said how to fix that, for the end of a run.

@@ -81,7 +81,7 @@ def verify(objects: ObjectStore, selectors: Sequence[str], level: Level, as_json
         summary = {"event": "summary", "ok": not wrong, "level": level, "keys": len(done), "files": count}
         say(json.dumps({**summary, "bytes": size, "damaged": damaged, "findings": wrong}))
     else:
-        verdict = f"{damaged} damaged" if wrong else _VERDICTS[level]
+        verdict = f"{damaged} damaged" if wrong else _verdict(objects, level)
         found = f"{counted(len(done), 'output')}, {counted(count, 'file')}, {bytes_text(size)}: {verdict}"
         say(found if done else f"{objects.url}: there is no output to verify")
     return VERIFICATION_FAILED if wrong else 0
@@ -89,9 +89,15 @@ def verify(objects: ObjectStore, selectors: Sequence[str], level: Level, as_json
 
 _VERDICTS: Mapping[Level, str] = {
     "present": "all objects are there",
-    "intact": "all objects are there, with the sizes and checksums that were committed",
+    "intact": "all objects are there, with the sizes that were committed",
     "full": "all bytes as they were committed",
 }
+
+
+def _verdict(objects: ObjectStore, level: Level) -> str:
+    """What was found of a store in which nothing is wrong. One whose objects are plain files has no checksums."""
+    verdict = _VERDICTS[level]
+    return verdict if objects.in_place else verdict.replace("with the sizes", "with the sizes and checksums")
 
 
 def _verified_lines(verified: Verified, as_json: bool) -> Iterator[str]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import argparse
 
 DEFAULT_PREFIX = "marin-store"
+MAX_TRANSFER = "MARIN_MAX_TRANSFER"
+SUBSTITUTES = "MARIN_SUBSTITUTES"
 
 
 def default_prefix() -> str:
@@ -26,7 +28,7 @@ def default_prefix() -> str:
 
 def given_substitutes() -> tuple[str, ...]:
     """The prefixes in `MARIN_SUBSTITUTES`, which are separated by commas."""
-    return tuple(each.strip() for each in os.environ.get("MARIN_SUBSTITUTES", "").split(",") if each.strip())
+    return tuple(each.strip() for each in os.environ.get(SUBSTITUTES, "").split(",") if each.strip())
 
 
 def lease_life() -> float:
@@ -66,7 +68,7 @@ class Options:
     """Prefixes of other stores that are looked in, in order, for what is missing, besides those in
     `MARIN_SUBSTITUTES`; they are only read.
     """
-    max_transfer: str | int | None = field(default_factory=lambda: os.environ.get("MARIN_MAX_TRANSFER") or None)
+    max_transfer: str | int | None = field(default_factory=lambda: os.environ.get(MAX_TRANSFER) or None)
     """Bytes that a run brings from afar at most, as in `10GB`: more is refused before anything runs."""
     lease_life: float = field(default_factory=lease_life)
     """Seconds without a beat after which another run's lease is taken over."""
@@ -75,7 +77,13 @@ class Options:
     def limit(self) -> int | None:
         """`max_transfer` in bytes."""
         given = self.max_transfer
-        return bytes_of(given, "--max-transfer") if isinstance(given, str) else given
+        return bytes_of(given, self._limit_option) if isinstance(given, str) else given
+
+    @property
+    def _limit_option(self) -> str:
+        """Where the limit was given, for errors."""
+        is_environment = isinstance(self.max_transfer, str) and self.max_transfer == os.environ.get(MAX_TRANSFER)
+        return MAX_TRANSFER if is_environment else "--max-transfer"
 
     def checked(self) -> Options:
         """These options, when they can be meant.
@@ -92,7 +100,7 @@ class Options:
         if options.max_parallel is not None and options.max_parallel < 1:
             raise UsageError(f"--max-parallel {options.max_parallel}: must be 1 or more")
         if options.limit is not None and options.limit < 0:
-            raise UsageError(f"--max-transfer {options.max_transfer}: must be 0 or more")
+            raise UsageError(f"{options._limit_option} {options.max_transfer}: must be 0 or more")
         if not 0.1 <= options.lease_life <= 86_400:
             raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be from 0.1 to 86400")
         return replace(options, reason=redacted(options.reason))

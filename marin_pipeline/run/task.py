@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from marin_pipeline.core import projects
@@ -266,6 +266,19 @@ def _write_reference(reference: Reference, path: str) -> Tree:
     if isinstance(reference, LocalFile):
         return {"~file": reference.sha256, "local": str(reference.path), "stamp": list(reference.stamp)}
     return reference.canonical(path)
+
+
+def recorded_call(tree: Tree) -> Tree:
+    """A call as its commit keeps it: of a local file the digest and the name, and not where and since when it lies on
+    this machine.
+    """
+    if isinstance(tree, list):
+        return [recorded_call(each) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if isinstance(tree.get("~file"), str):
+        return {"~file": tree["~file"], "local": PurePath(str(tree["local"])).name}
+    return {name: recorded_call(each) for name, each in tree.items()}
 
 
 class References:

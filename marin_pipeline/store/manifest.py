@@ -185,7 +185,7 @@ def files_below(folder: Path, what: str = "the output") -> Iterator[tuple[str, P
 
 
 def publish_all(objects: ObjectStore, path: str) -> None:
-    """Publish the records in `objects.folder(path)`; what lies in place is only looked at, since nobody needs its digest.
+    """Publish the records in `objects.folder(path)`; what lies in place is only looked at: nobody needs its digest.
 
     Raises:
         InputError: for a link among the files, or one that holds a secret.

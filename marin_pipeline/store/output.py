@@ -43,9 +43,7 @@ def verified(objects: ObjectStore, entry: Entry) -> Path:
     return all_verified(objects, [entry])[0]
 
 
-def all_verified(
-    objects: ObjectStore, entries: Sequence[Entry], states: dict[Path, State] | None = None
-) -> list[Path]:
+def all_verified(objects: ObjectStore, entries: Sequence[Entry], states: dict[Path, State] | None = None) -> list[Path]:
     """The local files of entries, in order, their sizes and bytes checked; what is not at hand is fetched in one go.
 
     Args:

@@ -427,6 +427,11 @@ def _client(url: str, bucket: str, prefix: str, timeout: int, silence: int) -> S
         options["region"] = region
     if not os.environ.get("AWS_ACCESS_KEY_ID"):
         options.update(_from_profile(url, region))
+    elif not os.environ.get("AWS_SECRET_ACCESS_KEY"):
+        raise UsageError(
+            f"--prefix {url}: AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not; set both, or neither for the "
+            "credentials of a profile or of the machine"
+        )
     try:
         return S3Store(bucket, prefix=prefix or None, **options)
     except (BaseError, ValueError) as error:

@@ -88,9 +88,10 @@ class Streams:
         with self._lock:
             not_ended = self._open | (self._lost - self._done.keys())
             if not_ended:
+                name = min(not_ended)
                 raise InputError(
-                    f"the stream {min(not_ended)!r} was begun and not ended, so that it is no file of the output; write "
-                    f"it in a block (`with ctx.stream({min(not_ended)!r}) as file:`), and leave that before the step ends"
+                    f"the stream {name!r} was begun and not ended, so that it is no file of the output; write it in a "
+                    f"block (`with ctx.stream({name!r}) as file:`), and leave that before the step ends"
                 )
             for name, each in self._done.items():
                 if self._stamp(name) != each.stamp:

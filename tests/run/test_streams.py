@@ -71,9 +71,7 @@ def shards_never_end(ctx: Context, how: str) -> int:
 
 @pytest.mark.parametrize("how", ["dropped", "held"])
 @pytest.mark.parametrize("made", [never_ended, shards_never_end])
-def test_a_stream_that_is_begun_and_never_ended_fails_the_attempt(
-    made: Step[..., int], how: str, bench: Bench
-) -> None:
+def test_a_stream_that_is_begun_and_never_ended_fails_the_attempt(made: Step[..., int], how: str, bench: Bench) -> None:
     result = bench.run(made(how=how))
     HELD.clear()
     assert "the stream 'a.bin' was begun and not ended" in failure(result)

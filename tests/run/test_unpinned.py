@@ -123,10 +123,14 @@ def test_a_function_of_the_arguments_that_does_not_fit_is_told_with_the_step(
     option: str, hook: Any, problem: str
 ) -> None:
     expected = rf"step fetch \(unpinned_steps\.py:\d+\): {option}= {problem}.*it is a function of one argument"
-    with pytest.raises(DeclarationError, match=expected) as told:
+
+    def declared() -> Any:
         made = Step(fetch.fn, **{option: hook})(address="a")
         assert made.declaration is not None
-        _ = made.declaration.transfers
+        return made.declaration.transfers
+
+    with pytest.raises(DeclarationError, match=expected) as told:
+        declared()
     assert f"`{option}=lambda arguments: " in str(told.value)
 
 
