@@ -25,6 +25,7 @@ from marin_pipeline.core.errors import DeclarationError, InputError
 from marin_pipeline.core.hooks import ask, ask_list, checked_hook
 from marin_pipeline.core.key import Chain, arguments_tree, chain_tree, key_of, spec_bytes
 from marin_pipeline.core.resources import Resources
+from marin_pipeline.core.visible import as_line
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -238,7 +239,7 @@ class Declaration:
         """The exact bytes that the key hashes."""
         self.key = key_of(self.spec)
         self.unpinned: tuple[str, ...] = (
-            tuple(ask_list(step.where, "unpinned", step.unpinned, arguments)) if step.unpinned else ()
+            tuple(map(as_line, ask_list(step.where, "unpinned", step.unpinned, arguments))) if step.unpinned else ()
         )
         """Names of what the step reads and its key does not fix, such as an address without a digest."""
 

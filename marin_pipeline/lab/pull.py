@@ -18,6 +18,7 @@ from pathlib import Path
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
+from marin_pipeline.core.visible import say, visible
 from marin_pipeline.lab.agreement import contradictions
 from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
 from marin_pipeline.lab.share import bundle_of, listed
@@ -69,19 +70,19 @@ def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
     """Take an output; the exit code. What is printed is a line, or an event, an output."""
 
     try:
-        with _screen() as (say, progress):
+        with _screen() as (show, progress):
 
             def tell(event: Event) -> None:
                 text = json.dumps(event) if as_json else _line(event)
                 if text:
-                    say(text)
+                    show(text)
 
             Pull(objects, asked, tell, progress).run()
     except MarinError as error:
         if as_json:
-            print(json.dumps({"event": "summary", "ok": False, "error": str(error)}), flush=True)
+            say(json.dumps({"event": "summary", "ok": False, "error": str(error)}))
         if isinstance(error, CorruptOutput):  # a store that does not answer is another thing
-            print(f"error: {error}", file=sys.stderr)
+            say(f"error: {error}", sys.stderr)
             return FAILED
         raise
     return 0
@@ -314,7 +315,7 @@ def _screen() -> Generator[tuple[Callable[[str], None], Callable[[int, int], Non
     terminal.
     """
     if not sys.stderr.isatty():
-        yield partial(print, flush=True), lambda done, total: None
+        yield say, lambda done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -323,10 +324,10 @@ def _screen() -> Generator[tuple[Callable[[str], None], Callable[[int, int], Non
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         task = progress.add_task("pull", total=None)
 
-        def say(text: str) -> None:
+        def told(text: str) -> None:
             if sys.stdout.isatty():  # the same terminal: the bar makes room
-                progress.console.print(text, soft_wrap=True, highlight=False, markup=False)
+                progress.console.print(visible(text), soft_wrap=True, highlight=False, markup=False)
             else:
-                print(text, flush=True)
+                say(text)
 
-        yield say, lambda done, total: progress.update(task, completed=done, total=total)
+        yield told, lambda done, total: progress.update(task, completed=done, total=total)

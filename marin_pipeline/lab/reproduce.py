@@ -22,6 +22,7 @@ from typing import TextIO
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, OtherBytes, UsageError
+from marin_pipeline.core.visible import say
 from marin_pipeline.lab.agreement import contradictions
 from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.comparison import Comparison, compare
@@ -131,7 +132,7 @@ def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Aske
         raise UsageError(f"--from PREFIX: say where the store of {what} is; it says that it was {bundle.source}")
 
     def line(text: str) -> None:
-        print(text, file=out, flush=True)
+        say(text, out)
 
     def event(tree: Mapping[str, Tree]) -> None:
         line(json.dumps(tree))

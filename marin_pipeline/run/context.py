@@ -143,7 +143,7 @@ class RunContext:
         """Copy what a shard printed in another process to the step's own log."""
         log = self._objects.read(layout.shard_log(task.key, task.attempt))
         for line in log.data.decode("utf-8", "replace").splitlines() if log else ():
-            print(f"{task.name} {line}")
+            print(f"{task.name} {line}")  # noqa: T201 - to the log
 
     def adopt(self, result: ShardResult[Any], path: str, as_path: str | None = None) -> None:
         """Make a file of a shard a file of the output, under `as_path`, without copying it."""
@@ -176,7 +176,7 @@ class RunContext:
 
     def log(self, message: str) -> None:
         """Write a line to the step's log."""
-        print(message, flush=True)
+        print(message, flush=True)  # noqa: T201 - to the log
 
     @property
     def stopping(self) -> bool:

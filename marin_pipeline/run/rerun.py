@@ -18,6 +18,7 @@ from typing import Any
 from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.errors import CorruptOutput, MarinError
 from marin_pipeline.core.source import unchanging
+from marin_pipeline.core.visible import say
 from marin_pipeline.run.driver import Session
 from marin_pipeline.run.options import Options
 from marin_pipeline.run.rebuilt import Rebuilder, RecordedStep
@@ -120,7 +121,7 @@ def main() -> None:
             die_with(request.parent)
         code = run_again(request, JsonScreen(out))
     except MarinError as error:
-        print(json.dumps({"event": "refused", "kind": type(error).__name__, "message": str(error)}), file=out)
+        say(json.dumps({"event": "refused", "kind": type(error).__name__, "message": str(error)}), out)
         code = error.exit_code
     out.flush()
     raise SystemExit(code)

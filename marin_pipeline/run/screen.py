@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.core.graph import Node
+from marin_pipeline.core.visible import say, visible
 from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.outcome import Notice
@@ -169,7 +170,7 @@ class JsonScreen:
         """Nothing is open."""
 
     def _print(self, tree: Mapping[str, Any]) -> None:
-        print(json.dumps(tree), file=self._stream, flush=True)
+        say(json.dumps(tree), self._stream)
 
 
 class LineScreen:
@@ -183,7 +184,7 @@ class LineScreen:
     def planned(self, plan: Plan, title: str, store: str, transfers: Transfers) -> None:
         if self._verbosity >= 0:
             for line in _planned_lines(plan, title, store, transfers, self._verbosity):
-                print(line, file=self._stream, flush=True)
+                say(line, self._stream)
 
     def notice(self, notice: Notice) -> None:
         if notice.verb == "fail":
@@ -206,15 +207,15 @@ class LineScreen:
             )
 
     def _fail(self, notice: Notice) -> None:
-        print(failure_text(notice), file=sys.stderr, flush=True)
+        say(failure_text(notice), sys.stderr)
 
     def _line(self, verb: str, node: Node, detail: str) -> None:
-        print(_event_line(verb, node, detail), file=self._stream, flush=True)
+        say(_event_line(verb, node, detail), self._stream)
 
     def finished(self, result: RunResult) -> None:
         if self._verbosity >= 0:
             for line in output_lines(result):
-                print(line, file=self._stream, flush=True)
+                say(line, self._stream)
         else:
             _print_damage(result)
 
@@ -308,7 +309,7 @@ def _print_damage(result: RunResult) -> None:
         output = result.output(node)
         damage = "" if output is None else _damage(output)
         if damage:
-            print(f"damaged  {node.key[:8]}  {node.name}  {damage}", file=sys.stderr, flush=True)
+            say(f"damaged  {node.key[:8]}  {node.name}  {damage}", sys.stderr)
 
 
 def _where(result: RunResult, output: CommittedOutput) -> str:
@@ -344,9 +345,7 @@ class TerminalScreen:
         self._total = len(plan.nodes)
         if self._verbosity >= 0:
             for line in _planned_lines(plan, title, store, transfers, self._verbosity):
-                self._console.print(
-                    line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False
-                )
+                self._say(line, _STYLES.get(line.split(" ")[0], ""))
         if plan.has_work:
             from rich.live import Live
 
@@ -363,7 +362,8 @@ class TerminalScreen:
             done, total = progress.get("done", 0), progress.get("total", 0)
             bar = ProgressBar(total=total or None, completed=done, width=24, pulse=not total)
             what = f"{done}/{total} {progress['unit']}{_figures(progress['figures'])}" if progress else ""
-            table.add_row(Text("run", "cyan"), node.key[:8], node.name, bar, f"{time.monotonic() - since:.0f} s", what)
+            name, what = Text(visible(node.name)), Text(visible(what))
+            table.add_row(Text("run", "cyan"), node.key[:8], name, bar, f"{time.monotonic() - since:.0f} s", what)
         counts = "  ".join(f"{count} {verb}" for verb, count in self._counts.items())
         table.add_row("", "", Text(f"{sum(self._counts.values())}/{self._total}  {counts}", "dim"))
         return table
@@ -381,10 +381,13 @@ class TerminalScreen:
         if notice.verb in ("cached", "adopt", "done", "fetched", "fail", "blocked"):
             self._counts[notice.verb] = self._counts.get(notice.verb, 0) + 1
         if notice.verb == "fail":
-            self._console.print(failure_text(notice), style="red", highlight=False, soft_wrap=True, markup=False)
+            self._say(failure_text(notice), "red")
         elif notice.verb != "cached" and self._verbosity >= 0:
             line = _event_line(notice.verb, notice.node, _detail(notice))
-            self._console.print(line, style=_STYLES.get(notice.verb, ""), highlight=False, soft_wrap=True, markup=False)
+            self._say(line, _STYLES.get(notice.verb, ""))
+
+    def _say(self, text: str, style: str) -> None:
+        self._console.print(visible(text), style=style, highlight=False, soft_wrap=True, markup=False)
 
     def abandon(self) -> None:
         if self._live is not None:
@@ -394,9 +397,7 @@ class TerminalScreen:
         self.abandon()
         if self._verbosity >= 0:
             for line in output_lines(result):
-                self._console.print(
-                    line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False
-                )
+                self._say(line, _STYLES.get(line.split(" ")[0], ""))
         else:
             _print_damage(result)
 

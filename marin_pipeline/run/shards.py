@@ -142,7 +142,7 @@ class ShardScope:
 
     def log(self, message: str) -> None:
         """Write a line to the log of the step."""
-        print(message, flush=True)
+        print(message, flush=True)  # noqa: T201 - to the log
 
 
 def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common: Mapping[str, Any]) -> list[Task]:

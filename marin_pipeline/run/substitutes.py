@@ -9,6 +9,7 @@ from functools import partial
 
 from marin_pipeline.core.errors import MarinError, StoreError, UsageError
 from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.core.visible import say
 from marin_pipeline.run.options import SUBSTITUTES, given_substitutes
 from marin_pipeline.store.commit import Elsewhere, Look, look_again
 from marin_pipeline.store.objects import ObjectStore, answered, open_objects, together
@@ -36,7 +37,7 @@ def with_elsewhere(
 
 def tell(text: str) -> None:
     """Say on stderr what a person should know; nothing hangs on it."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+    say(f"warning: {text}", sys.stderr)
 
 
 def _opened(prefix: str) -> ObjectStore:

@@ -19,6 +19,7 @@ from threading import Event, Lock
 
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import CorruptOutput, OtherBytes, StoreError
+from marin_pipeline.core.visible import as_line
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
@@ -85,7 +86,7 @@ def copy_output(
     copy_provenance(source, target, commit)
     write_spec(target, id, key, spec)
     _copy_manifest(source, target, id, key, commit)
-    taken = replace(commit, number=found.number, key=key, copied_from=shown_url(source.url))
+    taken = replace(commit, number=found.number, key=key, copied_from=as_line(shown_url(source.url)))
     return publish_commit(target, id, key, taken)[0]
 
 

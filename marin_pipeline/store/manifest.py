@@ -197,6 +197,16 @@ def publish_all(objects: ObjectStore, path: str) -> None:
         objects.publish(path, files)
 
 
+def refuse_link(folder: Path) -> None:
+    """See that the folder of an output is one yet: through a link the content would lie outside of the store.
+
+    Raises:
+        InputError: when it is a link.
+    """
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise InputError(f"{folder}: is a link by now; leave the folder there, and write the content itself into it")
+
+
 def build_manifest(
     objects: ObjectStore,
     folder: Path,
@@ -212,8 +222,7 @@ def build_manifest(
         InputError: for a link among the files, one that holds a secret, or one that was written and adopted under one
             path.
     """
-    if folder.is_symlink() or folder.parent.is_symlink():
-        raise InputError(f"{folder}: is a link by now; leave the folder there, and write the content itself into it")
+    refuse_link(folder)
     try:
         files = [FileToPublish(*each) for each in files_below(folder)]
     except OSError as error:
