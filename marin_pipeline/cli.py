@@ -28,6 +28,7 @@ from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.grid import Grid, flattened
 from marin_pipeline.core.marks import annotations_of
 from marin_pipeline.core.secrets import redacted, redactor
+from marin_pipeline.core.visible import say, visible
 
 if TYPE_CHECKING:
     from marin_pipeline.run.driver import RunResult, Session
@@ -96,7 +97,7 @@ def _refuse_unguarded(frame: FrameType | None) -> None:
     file, line = frame.f_code.co_filename, frame.f_lineno
     remedy = f'{file}:{line}: main(...) runs when the file is imported; put it under `if __name__ == "__main__":`'
     if frame.f_globals.get("__name__") != "__main__":
-        print(f"error: {remedy}", file=sys.stderr)
+        say(f"error: {remedy}", sys.stderr)
         raise UnguardedMain(remedy)
     try:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
@@ -109,7 +110,7 @@ def _refuse_unguarded(frame: FrameType | None) -> None:
         for node in tree.body
     )
     if not guarded:
-        print(f"error: {remedy}", file=sys.stderr)
+        say(f"error: {remedy}", sys.stderr)
         raise SystemExit(UsageError.exit_code)
 
 
@@ -118,15 +119,16 @@ def _show_plainly(kind: type[BaseException], error: BaseException, trace: Traceb
     if isinstance(error, KeyboardInterrupt) and not hasattr(sys, "ps1"):
         raise SystemExit(130)
     if not isinstance(error, MarinError) or hasattr(sys, "ps1"):
-        if redactor() is None:
+        text = "".join(traceback.format_exception(kind, error, trace))
+        if redactor() is None and visible(text) == text:
             sys.__excepthook__(kind, error, trace)
         else:
-            sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
+            say(redacted(text).removesuffix("\n"), sys.stderr)
         return
-    print(redacted(f"error: {error}"), file=sys.stderr)
+    say(redacted(f"error: {error}"), sys.stderr)
     for frame in reversed(traceback.extract_tb(trace)):
         if not Path(frame.filename).is_relative_to(Path(__file__).parent):
-            print(redacted(f"  in {frame.filename}:{frame.lineno}: {frame.line}"), file=sys.stderr)
+            say(redacted(f"  in {frame.filename}:{frame.lineno}: {frame.line}"), sys.stderr)
             break
     raise SystemExit(UsageError.exit_code if isinstance(error, InputError) else error.exit_code)
 
@@ -140,7 +142,7 @@ def leave(command: Callable[[], int]) -> NoReturn:
     try:
         code = command()
     except MarinError as error:
-        print(redacted(f"error: {error}"), file=sys.stderr)
+        say(redacted(f"error: {error}"), sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
@@ -149,14 +151,14 @@ def leave(command: Callable[[], int]) -> NoReturn:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
         code = 1
     except OSError as error:
-        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        say(f"error: the output cannot be written: {error.strerror}", sys.stderr)
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
         code = 1
     try:
         sys.stdout.flush()
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
-            print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+            say(f"error: the output cannot be written: {error.strerror}", sys.stderr)
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
         code = code or 1
     gc.freeze()  # what is alive goes with the process
@@ -262,13 +264,13 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
     if words.command == "graph":
         from marin_pipeline.run import drawing
 
-        print(drawing.svg(plan) if parsed.format == "svg" else drawing.mermaid(plan))
+        say(drawing.svg(plan) if parsed.format == "svg" else drawing.mermaid(plan))
         return 0
     if words.command == "explain":
         from marin_pipeline.run.explanation import Explanation
 
         found = Explanation(plan, words.step, session.objects, session.earlier())
-        print(json.dumps(found.tree()) if parsed.json else "\n".join(found.lines()), file=out, flush=True)
+        say(json.dumps(found.tree()) if parsed.json else "\n".join(found.lines()), out)
         return 0
     return _plan(session, plan, parsed, out, _asked(target, parsed, words))
 
@@ -308,10 +310,11 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
     if not parsed.quiet or parsed.check:
         lines += [] if parsed.json else compared.lines(each=parsed.check, whole=not parsed.check)
     for line in lines:
-        print(line, file=out)
-    out.flush()
+        say(line, out)
     if parsed.json and compared.other:
-        print("\n".join(compared.lines(each=False, whole=False)), flush=True)
+        say("\n".join(compared.lines(each=False, whole=False)))
+    if refusal := transfers.refusal():
+        raise UsageError(refusal)  # as the run would, with the same exit code
     return 0 if not parsed.check or (compared.is_as_locked and not plan.has_work) else 3
 
 
@@ -452,7 +455,7 @@ def _run(
     screen = JsonScreen(out) if parsed.json else choose_screen(verbosity)
     result = session.show(screen, plan, looks)
     if result.interrupted:
-        print(_stopped_line(result), file=sys.stderr)
+        say(_stopped_line(result), sys.stderr)
         return result.exit_code
     whole = verbosity >= 0 and not (parsed.json or parsed.only or parsed.until)
     if result.ok and whole and isinstance(built, Experiment) and built.report is not None:
@@ -464,5 +467,5 @@ def _run(
         told = overwritten(lock, asked)
         lock_of(result, asked).write(lock)
         if verbosity >= 0:
-            print(f"lock     {lock.name}  {told}".rstrip())
+            say(f"lock     {lock.name}  {told}".rstrip())
     return result.exit_code

@@ -13,6 +13,7 @@ try:
 
     from marin_pipeline.cli import leave, stream_aside, writable_streams
     from marin_pipeline.core.errors import UsageError
+    from marin_pipeline.core.visible import say
     from marin_pipeline.store.objects import ObjectStore, open_objects
 except KeyboardInterrupt:  # the program is interrupted before it has begun
     raise SystemExit(130) from None
@@ -58,10 +59,6 @@ def _followed(parser: Parser) -> None:
     )
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
-
-
 def _show(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
     from marin_pipeline.run import inspection
 
@@ -83,7 +80,7 @@ def _logs(objects: ObjectStore, parsed: Parsed) -> Iterable[str] | int:
 
     if not parsed.follow:
         return logs.lines(objects, parsed.selector, parsed.json)
-    return logs.follow(objects, parsed.selector, parsed.json, _print)
+    return logs.follow(objects, parsed.selector, parsed.json, say)
 
 
 def _experiment(parser: Parser) -> None:
@@ -108,7 +105,7 @@ def _two(parser: Parser) -> None:
 def _diff(objects: ObjectStore, parsed: Parsed) -> int:
     from marin_pipeline.run import runs
 
-    return runs.diff(objects, parsed.a, parsed.b, parsed.json, _print)
+    return runs.diff(objects, parsed.a, parsed.b, parsed.json, say)
 
 
 def _code_arguments(parser: Parser) -> None:
@@ -151,10 +148,10 @@ def _code(parsed: Parsed, action: str) -> int:
             found = golden.check(library, parsed.steps, parsed.rerun)
     for each in found:
         if parsed.json or each.status not in ("accepted", "unversioned"):
-            print(json.dumps(each.tree()) if parsed.json else each, file=out, flush=True)
+            say(json.dumps(each.tree()) if parsed.json else each, out)
     if not parsed.json:
         count = sum(each.status == "accepted" for each in found)
-        print(f"{count} of {sum(each.status != 'unversioned' for each in found)} steps are in {folder / golden.LOCK}")
+        say(f"{count} of {sum(each.status != 'unversioned' for each in found)} steps are in {folder / golden.LOCK}")
     return golden.exit_code(found, action)
 
 
@@ -347,7 +344,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: Parser, *_: object) -> None:
         from importlib.metadata import version
 
-        print(f"{parser.prog} {version('marin_pipeline')}")
+        say(f"{parser.prog} {version('marin_pipeline')}")
         parser.exit()
 
 
@@ -369,5 +366,5 @@ def _run(parsed: Parsed) -> int:
     if isinstance(found, int):
         return found
     for line in found:
-        print(line)
+        say(line)
     return 0

@@ -110,13 +110,15 @@ def _unpinned(arguments: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _transfers(arguments: Mapping[str, Any]) -> Sequence[int | None]:
+    """Of what comes from elsewhere: files of this machine, by address or as a `LocalFile`, are here."""
     return [
-        source.url.size if isinstance(source.url, LocalFile) else source.expected_bytes
-        for source, _ in _sources(arguments)
+        source.expected_bytes
+        for source, address in _sources(arguments)
+        if address is not None and address.scheme != "file"
     ]
 
 
-@step(version=1, unpinned=_unpinned, transfers=_transfers)
+@step(version=1, unpinned=_unpinned, transfers=_transfers, pinning="the log of the step says how to pin it")
 def download(
     ctx: Context,
     sources: str | Source | list[str | Source],

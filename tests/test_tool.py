@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from marin_pipeline import tool
+from marin_pipeline.core.visible import visible
+from marin_pipeline.store import layout
+from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.sealed import seal, unseal
 from tests.conftest import Ran, environment
 from tests.run.conftest import inline
 from tests.run.sample_steps import number
 from tests.run.sessions import Bench
+from tests.stores import environment_of
 
 __all__ = ["inline"]
 
@@ -112,3 +120,92 @@ def test_on_a_terminal_the_steps_have_a_header(inline: Bench) -> None:
     os.close(above)
     assert header.split() == ["status", "key", "made", "step", "names"]
     assert row.split()[0] == "done"
+
+
+STEERING = "\x1b]0;evil\x07\x9b2J\rx\u202e"
+
+
+def tampered(objects: ObjectStore, id: str, key: str) -> None:
+    """Everything that a record may say to people says it to the terminal."""
+    path = layout.commit(id, key, 1)
+    found = objects.read(path)
+    assert found
+    tree = unseal(found.data)
+    (machine := tree["fingerprint"])["python"] = machine["processor"] = f"3{STEERING}"
+    tree["arguments"] = {f"value{STEERING}": STEERING}
+    objects.delete(path)
+    objects.create(path, seal(tree))
+    log = layout.attempt_log(id, key, tree["attempt"])
+    objects.delete(log)
+    objects.create(log, f"printed {STEERING}\n".encode())
+    failed = {"attempt": "one", "kind": f"user{STEERING}", "message": STEERING, "traceback": "", "at": STEERING}
+    objects.create(layout.failure("x", "ab" * 32, "one"), json.dumps(failed).encode())
+    objects.create(layout.spec("x", "ab" * 32), b"{}")
+    for run in [info.path for info in objects.list("experiments")]:
+        record = objects.read(run)
+        assert record
+        changed = json.loads(record.data)
+        changed |= {"title": STEERING, "argv": [STEERING], "owner": f"me{STEERING}"}
+        objects.delete(run)
+        objects.create(run, json.dumps(changed).encode())
+
+
+def test_nothing_that_a_store_says_steers_the_terminal(
+    inline: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = inline.run([number(value=1).named("one"), number(value=2).named("two")])
+    objects = inline.objects
+    for node in result.graph.nodes.values():
+        tampered(objects, node.id, node.key)
+    commands = ["show one", "ls", "ls --table", "ls one", "logs one", "logs one --follow", "runs", "runs tests/bench"]
+    commands += [
+        "diff one two",
+        "diff tests/bench tests/bench",
+        "name one",
+        "verify",
+        "gc",
+        "invalidate one --reason x",
+    ]
+    shown = ""
+    for command in commands:
+        for form in ([], ["--json"]):
+            found = ran(monkeypatch, capsys, *command.split(), *form, "--prefix", str(inline.prefix))
+            text = found.out + found.err
+            assert text == visible(text), command
+            shown += f"{command}: {text}"
+    assert "printed \\u001b]0;evil" in shown
+    assert "Python 3\\u001b]0;evil" in shown
+
+
+def test_nor_does_what_a_server_answers(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65536)
+                    body = json.dumps(
+                        {"error": {"code": 403, "message": f"no {STEERING}"}}, ensure_ascii=False
+                    ).encode()
+                    head = f"HTTP/1.1 403 {STEERING.replace(chr(13), '')}\r\nContent-Length: {len(body)}\r\n"
+                    connection.sendall(
+                        (head + "Content-Type: application/json\r\nConnection: close\r\n\r\n").encode() + body
+                    )
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        for kind in ("gs", "s3"):
+            done = subprocess.run(
+                [sys.executable, "-c", "from marin_pipeline.tool import main; main()", "ls"],
+                env={**environment(tmp_path), **environment_of(kind, url), "MARIN_PREFIX": f"{kind}://bucket/x"},
+                capture_output=True, timeout=60, check=False,
+            )  # fmt: skip
+            text = (done.stdout + done.stderr).decode()
+            assert done.returncode
+            assert text.startswith("error: "), text
+            assert text == visible(text)
+            assert kind == "s3" or "evil" in text  # the client of S3 takes no such answer for one

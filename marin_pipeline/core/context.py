@@ -99,7 +99,8 @@ class Context(Protocol):
     def stream(self, name: str, mode: Literal["wb", "w"] = "wb") -> AbstractContextManager[BinaryIO | TextIO]:
         """Write a large file straight to the store: `with ctx.stream("tokens.bin") as file: ...`. It is hashed on the
         way and needs no room on this machine's disk. It can only be written from beginning to end, and is a file of
-        the output, like one of `ctx.out`, once the block has ended without an error.
+        the output, like one of `ctx.out`, once the block has ended without an error. The step itself cannot read it
+        back: in a bucket it does not lie in `ctx.out`. A block that is entered and never left fails the attempt.
         """
         ...
 

@@ -44,6 +44,10 @@ class CacheError(StoreError):
     """
 
 
+class OtherBytes(CorruptOutput):
+    """A file was read and hashed, and is not the one that was recorded."""
+
+
 class Stopped(MarinError):
     """The step stopped because it was asked to; what it saved lets the next run go on."""
 

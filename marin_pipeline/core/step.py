@@ -22,8 +22,10 @@ from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.canonical import Tree, is_leaf
 from marin_pipeline.core.context import Context
 from marin_pipeline.core.errors import DeclarationError, InputError
+from marin_pipeline.core.hooks import ask, ask_list, checked_hook
 from marin_pipeline.core.key import Chain, arguments_tree, chain_tree, key_of, spec_bytes
 from marin_pipeline.core.resources import Resources
+from marin_pipeline.core.visible import as_line
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,6 +52,7 @@ class Step(Generic[P, R]):
         chain: Callable[[Mapping[str, Any]], Chain] | None = None,
         unpinned: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
         transfers: Callable[[Mapping[str, Any]], Sequence[int | None]] | None = None,
+        pinning: str = "",
     ) -> None:
         _refuse_unfindable(fn)
         functools.update_wrapper(self, fn)
@@ -60,9 +63,12 @@ class Step(Generic[P, R]):
         self.exact: Exactness | Callable[[Mapping[str, Any]], Exactness] = exact
         if not callable(exact) and exact not in get_args(Exactness):
             raise DeclarationError(f"{self.where}: exact={exact!r} must be one of {', '.join(get_args(Exactness))}")
-        self.chain = chain
-        self.unpinned = unpinned
-        self.transfers = transfers
+        if callable(exact):
+            checked_hook(self.where, "exact", exact)
+        self.chain = checked_hook(self.where, "chain", chain)
+        self.unpinned = checked_hook(self.where, "unpinned", unpinned)
+        self.transfers = checked_hook(self.where, "transfers", transfers)
+        self.pinning = pinning
         self.uses = tuple(self._used(use) for use in uses)
         self.signature = self._signature()
         """Parameters without the context."""
@@ -232,18 +238,21 @@ class Declaration:
         self.spec = self.spec_at(None)
         """The exact bytes that the key hashes."""
         self.key = key_of(self.spec)
-        self.unpinned: tuple[str, ...] = tuple(step.unpinned(arguments)) if step.unpinned else ()
+        self.unpinned: tuple[str, ...] = (
+            tuple(map(as_line, ask_list(step.where, "unpinned", step.unpinned, arguments))) if step.unpinned else ()
+        )
         """Names of what the step reads and its key does not fix, such as an address without a digest."""
 
     @property
     def transfers(self) -> Sequence[int | None]:
         """Bytes of each thing that the step brings in from outside; None where its arguments do not tell."""
-        return self.step.transfers(self.arguments) if self.step.transfers else ()
+        step = self.step
+        return ask_list(step.where, "transfers", step.transfers, self.arguments) if step.transfers else ()
 
     @functools.cached_property
     def chain(self) -> Chain | None:
         """The chain that the state lies on, for a step that declares one."""
-        return self.step.chain(self.arguments) if self.step.chain else None
+        return ask(self.step.where, "chain", self.step.chain, self.arguments) if self.step.chain else None
 
     @functools.cached_property
     def code(self) -> source.CodeDigest:
@@ -263,7 +272,7 @@ class Declaration:
     def exact(self) -> Exactness:
         """What a second run must equal."""
         exact = self.step.exact
-        return exact(self.arguments) if callable(exact) else exact
+        return ask(self.step.where, "exact", exact, self.arguments) if callable(exact) else exact
 
 
 def code_of(step: Step[Any, Any], arguments: Mapping[str, Any]) -> source.CodeDigest:
@@ -345,6 +354,7 @@ def step(
     chain: Callable[[Mapping[str, Any]], Chain] | None = None,
     unpinned: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
     transfers: Callable[[Mapping[str, Any]], Sequence[int | None]] | None = None,
+    pinning: str = "",
 ) -> Callable[[Callable[Concatenate[Context, P], R]], Step[P, R]]: ...
 def step(
     fn: Callable[Concatenate[Context, P], R] | None = None, /, **options: Any
@@ -360,11 +370,13 @@ def step(
         uses: functions, classes or modules that the code reaches in a way that its source does not show, such as a
             registry.
         chain: for a state that is reached step by step: lowers the arguments to a `Chain`.
-        unpinned: for a step that reads what is outside of the graph: names, by its arguments, what of that the key
-            does not fix. The step and all that is made from it are shown as unpinned. It is asked when the step is
-            declared, and may refuse the arguments with an `InputError`.
-        transfers: by its arguments, the bytes of each thing that it brings in from outside of the store; None where
-            they do not tell.
+        unpinned: for a step that reads what is outside of the graph: a function of its arguments (one mapping, by
+            name) that names what of that the key does not fix, as in `lambda arguments: [arguments["url"]]`. The step
+            and all that is made from it are shown as unpinned. It is asked when the step is declared, and may refuse
+            the arguments with an `InputError`.
+        transfers: likewise, the bytes of each thing that it brings in from outside of the store; None where its
+            arguments do not tell.
+        pinning: for a step with `unpinned`: where it is said how to fix that, for the end of a run.
     """
 
     def declared(function: Callable[Concatenate[Context, P], R]) -> Step[P, R]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marin_pipeline.core.adopted import PREFIX as ADOPTED
+from marin_pipeline.core.artifact import LONGEST_NAME, NAME
 from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import MarinError
 from marin_pipeline.core.key import SCHEMA as SPEC_SCHEMA
@@ -58,6 +59,8 @@ class BundledStep:
     """The exact text that the key hashes."""
     commit: Commit
     """The record of the output, as the store has it."""
+    names: tuple[str, ...] = ()
+    """What it is called where it comes from, sorted; none where no name stands for it."""
 
     @property
     def exact(self) -> str:
@@ -86,7 +89,8 @@ class BundledStep:
         """As JSON values."""
         commit = self.commit
         tree = {"id": self.id, "key": self.key, "spec": self.spec, "commit": commit.tree(), "exact": self.exact}
-        return {**tree, "manifest_sha256": commit.manifest, "output": commit.output}
+        tree |= {"manifest_sha256": commit.manifest, "output": commit.output}
+        return {**tree, "names": list(self.names)} if self.names else tree
 
 
 @dataclass(frozen=True)
@@ -228,7 +232,7 @@ class _Fields:
 def _step(tree: Any, what: str) -> BundledStep:
     fields = typed(tree, _StepFields, what)
     commit = typed(fields.commit, Commit, f"{what}.commit")
-    step = BundledStep(fields.id, fields.key, fields.spec, commit)
+    step = BundledStep(fields.id, fields.key, fields.spec, commit, fields.names)
     if dumps(step.tree()) != dumps(tree):
         raise ValueError(f"{what}: its fields contradict its commit")
     return step
@@ -245,6 +249,7 @@ class _StepFields:
     exact: str
     manifest_sha256: str
     output: str
+    names: tuple[str, ...] = ()
 
 
 def _check_step(step: BundledStep, before: Mapping[str, BundledStep]) -> None:
@@ -274,6 +279,8 @@ def _problems(step: BundledStep, before: Mapping[str, BundledStep]) -> Iterator[
         yield "its spec is of another schema, or not in the canonical form"
     if tree["step"] != step.id:
         yield f"its spec is that of {str(tree['step'])[:100]!a}"
+    if not all(is_name(name) for name in step.names) or list(step.names) != sorted(set(step.names)):
+        yield "what it is called can be no names"
     for key in step.depends_on:
         if key not in before:
             yield f"it was made from {key[:8]!a}, which does not stand before it"
@@ -324,6 +331,11 @@ def is_id(text: str) -> bool:
     parts = text.split("/")
     plain = text.isprintable() and "\\" not in text and len(text) <= 1000
     return plain and not any(part in ("", ".", "..") or _SHORT.fullmatch(part) for part in parts)
+
+
+def is_name(text: str) -> bool:
+    """Whether an artifact can be called so."""
+    return NAME.fullmatch(text) is not None and len(text) <= LONGEST_NAME
 
 
 def _check_digest(what: str, text: str) -> None:

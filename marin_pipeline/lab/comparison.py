@@ -17,7 +17,7 @@ from marin_pipeline.lab.first_difference import Side, first_difference
 from marin_pipeline.run.code_lock import RELATIVE_TOLERANCE, Golden, differences, figures
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.store.commit import Commit
-from marin_pipeline.store.manifest import Entry
+from marin_pipeline.store.manifest import VALUE, Entry
 from marin_pipeline.store.output import CommittedOutput
 
 Verdict = Literal["bit-identical", "within tolerance", "diverged"]
@@ -59,7 +59,8 @@ class Comparison:
     """That were compared, the value's among them."""
     bytes: int
     differences: tuple[Difference, ...] = ()
-    """Files that are not as recorded, by path; of the first one it is known where it begins to differ."""
+    """Files that are not as recorded: data by path, then JSON, then the value. Of the first one it is known where it
+    begins to differ."""
     notes: tuple[str, ...] = field(default=())
     """What decided where the bytes differ."""
 
@@ -101,7 +102,7 @@ def exactness(commit: Commit) -> Exactness:
 
 def _differences(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> list[Difference]:
     found: list[Difference] = []
-    for path in sorted({*old, *new}):
+    for path in sorted({*old, *new}, key=_rank):
         left, right = old.get(path), new.get(path)
         if left and right and (left.size, left.sha256) == (right.size, right.sha256):
             continue
@@ -109,6 +110,13 @@ def _differences(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> list[Dif
         sizes = left.size if left else None, right.size if right else None
         found.append(Difference(path, change, sizes, (left.sha256 if left else None, right.sha256 if right else None)))
     return found
+
+
+def _rank(path: str) -> tuple[int, str]:
+    """In which order files are named: what holds data before what sums it up, as JSON does, and what the step returned
+    last, since a difference in data is the cause of one in its summary.
+    """
+    return (2 if path == VALUE else 1 if path.endswith(".json") else 0), path
 
 
 def _judged(

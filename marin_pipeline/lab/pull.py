@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from marin_pipeline.core.artifact import LONGEST_NAME, NAME
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
-from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep
+from marin_pipeline.core.visible import say, visible
+from marin_pipeline.lab.agreement import contradictions
+from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
 from marin_pipeline.lab.share import bundle_of, listed
 from marin_pipeline.run.figures import counted
 from marin_pipeline.run.plan import few
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step
-from marin_pipeline.store.commit import Look, look, look_many
+from marin_pipeline.store.commit import Look, look_many
 from marin_pipeline.store.conditions import writable
-from marin_pipeline.store.copying import checked_spec, copy_output
-from marin_pipeline.store.inventory import in_parallel
+from marin_pipeline.store.copying import copy_output
 from marin_pipeline.store.kept_files import copy_file, file_digests
 from marin_pipeline.store.manifest import VALUE
-from marin_pipeline.store.names import give_name
+from marin_pipeline.store.names import enter_name, give_name, owner
 from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, open_objects
 from marin_pipeline.store.pages import read_manifest
 
@@ -70,19 +70,19 @@ def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
     """Take an output; the exit code. What is printed is a line, or an event, an output."""
 
     try:
-        with _screen() as (say, progress):
+        with _screen() as (show, progress):
 
             def tell(event: Event) -> None:
                 text = json.dumps(event) if as_json else _line(event)
                 if text:
-                    say(text)
+                    show(text)
 
             Pull(objects, asked, tell, progress).run()
     except MarinError as error:
         if as_json:
-            print(json.dumps({"event": "summary", "ok": False, "error": str(error)}), flush=True)
+            say(json.dumps({"event": "summary", "ok": False, "error": str(error)}))
         if isinstance(error, CorruptOutput):  # a store that does not answer is another thing
-            print(f"error: {error}", file=sys.stderr)
+            say(f"error: {error}", sys.stderr)
             return FAILED
         raise
     return 0
@@ -153,6 +153,7 @@ class Pull:
                 self._tell(self._told(step, "there"))
         self._objects = writable(self._objects, single_writer=self._asked.single_writer)
         self._fetch(bundle, missing)
+        self._name_ancestors(wanted)
         given = str(give_name(self._objects, name, bundle.id, bundle.key))
         self._tell_end(bundle, wanted, here, missing, given)
 
@@ -160,25 +161,9 @@ class Pull:
 
     def _check_source(self, bundle: Bundle) -> None:
         """Hold the bundle against the store."""
-        found = in_parallel(self._source, self._problem, bundle.steps)
-        problems = [problem for problem in found if problem]
+        problems = contradictions(self._source, bundle.steps)
         if problems:
             raise NotTaken(f"{self._source.url}: is not as the bundle says; nothing was taken\n{listed(problems)}")
-
-    def _problem(self, step: BundledStep) -> str:
-        """What the store says otherwise than the bundle of one step; empty when nothing."""
-        found = answered(partial(look, self._source, step.id, step.key))
-        if found.commit is None:
-            state = f"has ended ({found.fallen})" if found.fallen else "has no current output there"
-            return found.damage or f"{step.label}: {state}; ask for a new bundle"
-        if found.commit.dumps() != step.commit.dumps():
-            return f"{step.label}: the record of its output is another one there; ask for a new bundle"
-        try:
-            if checked_spec(self._source, step.id, step.key) != step.spec.encode():
-                return f"{step.label}: its spec is another one there"
-        except CorruptOutput as error:
-            return str(error)
-        return ""
 
     def _refuse_others(self, wanted: Sequence[BundledStep], here: Mapping[str, Look]) -> None:
         """Outputs that are here stay; one that is damaged is no output."""
@@ -212,6 +197,13 @@ class Pull:
                 pool.shutdown(cancel_futures=True)
         if errors:
             raise next((error for error in errors if not isinstance(error, _Stopped)), errors[0])
+
+    def _name_ancestors(self, wanted: Sequence[BundledStep]) -> None:
+        """What the target was made from is called here as it was there, in the folder of what was pulled."""
+        for step in wanted[:-1]:
+            for name in step.names:
+                if is_name(f"pulled/{name}"):
+                    enter_name(self._objects, owner(), f"pulled/{name}", step.id, step.key)
 
     def _take(self, bundle: Bundle, step: BundledStep) -> None:
         if self._stopped.is_set():
@@ -286,12 +278,12 @@ class _Stopped(StoreError):
 def pulled_name(bundle: Bundle) -> str:
     """What an output is called here by default: in a folder of its own, so that no name of one's own stands for it."""
     name = f"pulled/{bundle.name}"
-    return name if NAME.fullmatch(name) and len(name) <= LONGEST_NAME else f"pulled/{bundle.key[:8]}"
+    return name if is_name(name) else f"pulled/{bundle.key[:8]}"
 
 
 def refuse_name(name: str) -> None:
     """Raise a `UsageError` for what can be no name, before anything is fetched."""
-    if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+    if not is_name(name):
         raise UsageError(f"--as {name[:200]!a}: a name is made of a-z, 0-9, '_', '-' and '/', and is not too long")
 
 
@@ -323,7 +315,7 @@ def _screen() -> Generator[tuple[Callable[[str], None], Callable[[int, int], Non
     terminal.
     """
     if not sys.stderr.isatty():
-        yield partial(print, flush=True), lambda done, total: None
+        yield say, lambda done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -332,10 +324,10 @@ def _screen() -> Generator[tuple[Callable[[str], None], Callable[[int, int], Non
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         task = progress.add_task("pull", total=None)
 
-        def say(text: str) -> None:
+        def told(text: str) -> None:
             if sys.stdout.isatty():  # the same terminal: the bar makes room
-                progress.console.print(text, soft_wrap=True, highlight=False, markup=False)
+                progress.console.print(visible(text), soft_wrap=True, highlight=False, markup=False)
             else:
-                print(text, flush=True)
+                say(text)
 
-        yield say, lambda done, total: progress.update(task, completed=done, total=total)
+        yield told, lambda done, total: progress.update(task, completed=done, total=total)

@@ -148,7 +148,7 @@ def run_with(code: RecordedCode, python: str, request: Request, event: Callable[
                 process.stdin.write(request.dumps())
                 process.stdin.close()
             for line in process.stdout:
-                event(json.loads(line))
+                event(_event(line))
         except BaseException:
             process.kill()
             raise
@@ -156,6 +156,15 @@ def run_with(code: RecordedCode, python: str, request: Request, event: Callable[
             process.stdout.close()
             process.wait()
     return process.returncode
+
+
+def _event(line: str) -> Mapping[str, Tree]:
+    """What a line tells; one that is no event is passed on as it is."""
+    try:
+        tree = json.loads(line)
+    except (ValueError, RecursionError):
+        tree = None
+    return tree if isinstance(tree, dict) else {"event": "note", "text": line.rstrip("\n")}
 
 
 @contextmanager

@@ -8,9 +8,11 @@ is not.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,13 +21,17 @@ from pathlib import Path
 from typing import TextIO
 
 from marin_pipeline.core.canonical import Tree
-from marin_pipeline.core.errors import CorruptOutput, UsageError
+from marin_pipeline.core.errors import CorruptOutput, OtherBytes, UsageError
+from marin_pipeline.core.visible import say
+from marin_pipeline.lab.agreement import contradictions
 from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
 from marin_pipeline.lab.pull import read_bundle
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
+from marin_pipeline.lab.share import listed
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
+from marin_pipeline.run.figures import counted
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
@@ -37,11 +43,11 @@ _WORDS: Mapping[str, Word] = {
     "within tolerance": "reproduced within tolerance",
     "diverged": "diverged",
 }
-_WORDS_OF_WHAT_IS_THERE: Mapping[str, Word] = {
-    "bit-identical": "intact",
-    "within tolerance": "cached",
-    "diverged": "diverged",
-}
+_QUIET = frozenset({"plan", "summary", "progress", "cached", "declared", "transfer"})
+"""Events that people are not shown."""
+
+_REMOVALS = 20
+"""Times that the removal of a folder is tried, a tenth of a second apart: what wrote there may just be ending."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class Reporter:
         self._line = line
         self._event = event
         self._lock = threading.Lock()
+        self.failures: set[str] = set()
+        """Keys of the steps whose failure was told."""
 
     def tell(self, text: str) -> None:
         """A line for people; for programs an event of its own."""
@@ -79,6 +87,8 @@ class Reporter:
                 self._event(tree)
             elif (text := _event_text(tree)) is not None:
                 self._line(text)
+                if tree.get("event") == "fail":
+                    self.failures.add(str(tree.get("key")))
 
     def end(self, outcome: Outcome) -> None:
         """How it came out."""
@@ -91,14 +101,17 @@ class Reporter:
 
 
 def _event_text(tree: Mapping[str, Tree]) -> str | None:
-    """The line of an event; None for those that people are not shown."""
-    verb = tree["event"]
-    if verb in ("plan", "summary", "progress", "cached", "declared"):
+    """The line of an event; None for those that people are not shown. Other versions of the engine may tell others."""
+    verb, key, text = str(tree.get("event")), tree.get("key"), str(tree.get("text") or "")
+    if verb in _QUIET:
         return None
-    detail = f"{tree['seconds']:.1f} s" if verb in ("done", "fail") else tree.get("text", "").removeprefix("forced")
+    if key is None:
+        return f"{verb:<9}{text}" if text else None
+    seconds = tree.get("seconds")
+    detail = f"{seconds:.1f} s" if isinstance(seconds, (int, float)) else text.removeprefix("forced")
     if verb == "fail":
-        detail = f"{detail}  {tree.get('text', '')}\n{tree.get('traceback', '')}".rstrip()
-    return f"{verb:<9}{tree['key'][:8]}  {tree['name']}  {detail}".rstrip()
+        detail = f"{detail}\n{tree.get('traceback') or text}".strip()
+    return f"{verb:<9}{str(key)[:8]}  {tree.get('name', '')}  {detail}".rstrip()
 
 
 def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Asked, out: TextIO, as_json: bool) -> int:
@@ -119,7 +132,7 @@ def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Aske
         raise UsageError(f"--from PREFIX: say where the store of {what} is; it says that it was {bundle.source}")
 
     def line(text: str) -> None:
-        print(text, file=out, flush=True)
+        say(text, out)
 
     def event(tree: Mapping[str, Tree]) -> None:
         line(json.dumps(tree))
@@ -143,15 +156,16 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
     steps = Recorded.of(bundle)
     target = steps[-1]
     outcome = Outcome(target.id, target.key, target.name)
-    with _places(asked.to) as (scratch, prefix):
+    with _places(asked.to, reporter) as (scratch, prefix):
         to = open_objects(prefix)
         if not to.shared:
             raise UsageError(f"--to {prefix}: a store in memory is seen by this process only; choose a folder")
         work = Work.of(steps, asked.deep, to)
         work.refuse_missing_secrets()
         try:
+            _check(source, bundle, work, reporter)
             if not work.runs:
-                outcome.steps.append(_already_there(source, to, target))
+                outcome.steps += [_intact(source, to, step) for step in work.there]
             else:
                 _run_again(
                     Reproduction(source, to, work, scratch, asked.environment, reporter.tell),
@@ -162,26 +176,55 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
         except CorruptOutput as error:
             where, _, what = str(error).partition(": ")
             outcome.damaged, outcome.damage = where, what or str(error)
+            outcome.was_compared = isinstance(error, OtherBytes)
+        outcome.told = reporter.failures
         is_of_use = outcome.exit_code not in (0, 130) and bool(outcome.steps or outcome.failed)
         if asked.to is not None or is_of_use:
             outcome.prefix = to.url
-        if asked.to is None and outcome.prefix is None:
-            shutil.rmtree(prefix, ignore_errors=True)
+        else:
+            _remove(prefix, reporter)
         reporter.end(outcome)
     return outcome.exit_code
 
 
 @contextmanager
-def _places(to: str | None) -> Iterator[tuple[Path, str]]:
+def _places(to: str | None, reporter: Reporter) -> Iterator[tuple[Path, str]]:
     """A folder for code and files, which is removed, and the prefix that is written."""
-    with tempfile.TemporaryDirectory(prefix="marin-reproduce-") as scratch:
+    scratch = tempfile.mkdtemp(prefix="marin-reproduce-")
+    try:
         prefix = to or tempfile.mkdtemp(prefix="marin-reproduced-")
         try:
             yield Path(scratch), prefix
         except BaseException:
             if to is None:
-                shutil.rmtree(prefix, ignore_errors=True)
+                _remove(prefix, reporter)
             raise
+    finally:
+        _remove(scratch, reporter)
+
+
+def _remove(folder: str, reporter: Reporter) -> None:
+    """Remove a temporary folder; one that stays is named."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return
+        time.sleep(0.1)
+    reporter.tell(f"{folder} could not be removed; delete it")
+
+
+def _check(source: ObjectStore, bundle: Bundle, work: Work, reporter: Reporter) -> None:
+    """Hold the bundle against the store: what is taken from there, and what it is compared with, must be current there
+    and recorded as the bundle says.
+
+    Raises:
+        CorruptOutput: naming the steps of which the store says otherwise.
+    """
+    problems = contradictions(source, [step.step for step in work.covered])
+    if problems:
+        shared = f"; it was shared from {bundle.source}, which --from can name" if bundle.source != source.url else ""
+        raise CorruptOutput(f"{source.url}: is not as the bundle says{shared}\n{listed(problems)}")
+    reporter.tell(f"{counted(len(work.covered), 'step')} checked against {source.url}")
 
 
 def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Reporter) -> None:
@@ -190,7 +233,8 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
     outcome.pulled = len(work.pulled)
     outcome.adopted = [step.name for step in work.pulled if step.is_adopted]
     outcome.notes += [note for each in run.environments.values() for note in each.notes]
-    by_key = {step.key: step for step in [*work.runs, *work.there]}
+    runs = {step.key: step for step in work.runs}
+    by_key = {**runs, **{step.key: step for step in work.there}}
     outcome.notes += [
         f"the input {step.name} ({step.label}) was there already with other bytes than are recorded"
         for step in [*work.pulled, *work.there]
@@ -202,16 +246,17 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
     with ThreadPoolExecutor(1) as comparing:
 
         def event(tree: Mapping[str, Tree]) -> None:
-            if tree["event"] == "summary":
+            if tree.get("event") == "summary":
                 done = ("done", "cached")
                 outcome.failed += [
                     step for step in tree["steps"] if step["key"] in by_key and step["status"] not in done
                 ]
                 return
-            if tree["event"] != "plan":
+            if tree.get("event") != "plan":
                 reporter.event(tree)
-            if tree["event"] == "done":
-                found[tree["key"]] = comparing.submit(_compared, run, by_key[tree["key"]], reporter)
+            key = tree.get("key")
+            if tree.get("event") == "done" and key in runs:
+                found[key] = comparing.submit(_compared, run, runs[key], reporter)
 
         code = run.run(event, asked.max_parallel)
         outcome.interrupted = code == 130
@@ -223,8 +268,8 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
     missing = [step for step in work.runs if step.key not in results]
     if missing and not outcome.failed and not outcome.interrupted:
         outcome.failed = [{"key": step.key, "name": step.name, "status": "not run"} for step in missing]
-    there = {step.key: _found_there(run.to, step) for step in work.there}
-    order = {step.key: number for number, step in enumerate([*work.there, *work.runs])}
+    there = {step.key: _found_there(run.source, run.to, step) for step in work.there}
+    order = {step.key: number for number, step in enumerate(work.covered)}
     verdicts = {**there, **{key: verdict for key, (verdict, _) in results.items()}}
     outcome.steps = [verdicts[key] for key in sorted(verdicts, key=order.__getitem__)]
 
@@ -258,23 +303,29 @@ def _output(objects: ObjectStore, step: Recorded) -> CommittedOutput:
     return CommittedOutput(objects, step.id, step.key, found.commit)
 
 
-def _found_there(to: ObjectStore, step: Recorded) -> StepVerdict:
-    """An input that was there already: by its record only."""
+def _found_there(source: ObjectStore, to: ObjectStore, step: Recorded) -> StepVerdict:
+    """What was there already beside steps that run, held against the record; its bytes are not read."""
     made = _output(to, step)
-    same = made.commit.output == step.commit.output
-    return StepVerdict(step.id, step.key, step.name, "cached", None, () if same else ("has other bytes than recorded",))
+    if made.commit.output == step.commit.output:
+        return StepVerdict(step.id, step.key, step.name, "cached", ran=False)
+    return _beside_record(source, step, made, "cached")
 
 
-def _already_there(source: ObjectStore, to: ObjectStore, target: Recorded) -> StepVerdict:
-    """The target, which the store that was to be written has already: its bytes, read and hashed, against the record.
+def _intact(source: ObjectStore, to: ObjectStore, step: Recorded) -> StepVerdict:
+    """What was there already when nothing runs: its bytes, read and hashed, against the record.
 
     Raises:
         CorruptOutput: when the store has not got what it says.
     """
-    made = _output(to, target)
-    verified = Verifier(to, "full").verify(target.id, target.key)
+    made = _output(to, step)
+    verified = Verifier(to, "full").verify(step.id, step.key)
     if verified is not None and verified.findings:
-        first = verified.findings[0]
-        raise CorruptOutput(f"{first.where}: {first.what}")
-    comparison = compare(CommittedOutput(source, target.id, target.key, target.commit), made)
-    return StepVerdict(target.id, target.key, target.name, _WORDS_OF_WHAT_IS_THERE[comparison.verdict], comparison)
+        raise CorruptOutput(str(verified.findings[0]))
+    return _beside_record(source, step, made, "intact")
+
+
+def _beside_record(source: ObjectStore, step: Recorded, made: CommittedOutput, equal: Word) -> StepVerdict:
+    comparison = compare(CommittedOutput(source, step.id, step.key, step.commit), made)
+    words: dict[str, Word] = {"bit-identical": equal, "within tolerance": "cached", "diverged": "diverged"}
+    word = words[comparison.verdict]
+    return StepVerdict(step.id, step.key, step.name, word, comparison, ran=False)

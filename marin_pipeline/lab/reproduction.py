@@ -14,9 +14,9 @@ from pathlib import Path
 from marin_pipeline.core.adopted import PREFIX as ADOPTED
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.canonical import Tree, digest
-from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError, StoreError, UsageError
+from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError, OtherBytes, StoreError, UsageError
 from marin_pipeline.core.key import artifact_keys
-from marin_pipeline.lab.bundle import Bundle, BundledStep
+from marin_pipeline.lab.bundle import Bundle, BundledStep, is_name
 from marin_pipeline.lab.environment import Environment, How, choose
 from marin_pipeline.lab.recorded_code import RecordedCode, run_with
 from marin_pipeline.run.rebuilt import RecordedStep, file_name
@@ -26,7 +26,7 @@ from marin_pipeline.store.commit import Commit, look_many
 from marin_pipeline.store.copying import copy_output
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.origins import Origin
-from marin_pipeline.store.snapshots import read_snapshot
+from marin_pipeline.store.snapshots import Snapshot, read_snapshot
 
 Event = Callable[[Mapping[str, Tree]], None]
 
@@ -41,17 +41,19 @@ class Recorded:
     environment: str = ""
     """Digest of Python and packages of the origin."""
     name: str = ""
-    """On screen."""
+    """What it was called where it was recorded, else after its function; no two of a bundle are called the same."""
 
     @classmethod
     def of(cls, bundle: Bundle) -> list[Recorded]:
         """The steps of a bundle, in topological order."""
         environments = {digest: _environment(origin) for digest, origin in bundle.origins.items()}
-        names = [_name(step.id) for step in bundle.steps]
+        names = [step.names[0] if step.names else _name(step.id) for step in bundle.steps]
+        if not bundle.target.names and is_name(bundle.name):
+            names[-1] = bundle.name
         many = Counter(names)
         found: list[Recorded] = []
         for step, name in zip(bundle.steps, names, strict=True):
-            made, shown = step.commit.origin, name if many[name] == 1 else f"{name}[{step.key[:8]}]"
+            made, shown = step.commit.origin, name if many[name] == 1 else f"{name[:150]}-{step.key[:8]}"
             found.append(cls(step, bundle.origins.get(made), environments.get(made, ""), shown))
         return found
 
@@ -129,9 +131,12 @@ class Work:
     runs: tuple[Recorded, ...]
     """Steps to run, in topological order."""
     there: tuple[Recorded, ...]
-    """What they need, and the target, where the store that is written has it already."""
+    """What the request covers and the store that is written has already."""
     pulled: tuple[Recorded, ...]
     """What they need and does not run again."""
+    covered: tuple[Recorded, ...]
+    """All of them, in topological order, the target last: the target and what it reads; all ancestors when these were
+    asked for."""
 
     @classmethod
     def of(cls, steps: Sequence[Recorded], deep: bool, to: ObjectStore) -> Work:
@@ -154,21 +159,26 @@ class Work:
             )
         has = {key for key, each in look_many(to, [(step.id, step.key) for step in steps]).items() if each.commit}
         runs, there, pulled = set[str](), set[str](), set[str]()
-        todo = [key]
+        todo, seen = [key], set[str]()
         while todo:
             each = todo.pop()
-            if each in runs | there | pulled:
+            if each in seen:
                 continue
+            seen.add(each)
+            again = each == key or (deep and not by_key[each].is_adopted)
             if each in has:
                 there.add(each)
-            elif each != key and (not deep or by_key[each].is_adopted):
+            elif not again:
                 pulled.add(each)
             else:
                 by_key[each].refuse_unknown()
                 runs.add(each)
-                todo += by_key[each].inputs
-        chosen = [tuple(step for step in steps if step.key in keys) for keys in (runs, there, pulled)]
-        return cls(*chosen)
+            # What is there already may stem from an earlier reproduction that came out otherwise further up.
+            todo += by_key[each].inputs if again else ()
+        if not runs:
+            pulled.clear()
+        keys = (runs, there, pulled, runs | there | pulled)
+        return cls(*(tuple(step for step in steps if step.key in each) for each in keys))
 
     def refuse_missing_secrets(self) -> None:
         """Raise a `UsageError` that names the secrets which the steps are given and the environment does not have."""
@@ -213,9 +223,7 @@ class Reproduction:
             assert step.origin is not None
             if step.origin.snapshot not in self.codes:
                 folder = self.scratch / "code" / step.origin.snapshot[:16]
-                self.codes[step.origin.snapshot] = RecordedCode(
-                    read_snapshot(self.source, step.origin.snapshot), folder
-                )
+                self.codes[step.origin.snapshot] = RecordedCode(self._snapshot(step), folder)
         for step in self.work.runs:
             for sha256, name in step.files:
                 _fetch_file(self.source, sha256, self.scratch / "files" / sha256 / name)
@@ -236,6 +244,16 @@ class Reproduction:
                 raise CorruptOutput(looks[step.key].damage or f"{self.to.url}: {step.label} has gone; say it again")
             if commit.output != step.commit.output:
                 self.moved.append(step.key)
+
+    def _snapshot(self, step: Recorded) -> Snapshot:
+        assert step.origin is not None
+        try:
+            return read_snapshot(self.source, step.origin.snapshot)
+        except CorruptOutput as error:
+            raise CorruptOutput(
+                f"{error}; so {step.name} cannot be run again from this store: say another one that has it with "
+                "--from, or have the step made again with --force and shared anew"
+            ) from error
 
     def run(self, event: Event, max_parallel: int | None = None) -> int:
         """Run the steps, those of one code and environment together.
@@ -266,14 +284,19 @@ class Reproduction:
             inputs=tuple((ids[key], key) for key in sorted(read)),
             max_parallel=max_parallel,
             parent=os.getpid(),
+            names={
+                step.key: step.name
+                for step in self.work.covered
+                if step.key in keys | read and step.name != step_name(step.id) and is_name(step.name)
+            },
         )
         refused: list[str] = []
         heard: list[str] = []
 
         def hear(tree: Mapping[str, Tree]) -> None:
-            heard.append(tree["event"])
-            if tree["event"] == "refused":
-                refused.append(tree["message"])
+            heard.append(str(tree.get("event")))
+            if tree.get("event") == "refused":
+                refused.append(str(tree.get("message")))
             else:
                 event(tree)
 
@@ -329,7 +352,7 @@ def _fetch_file(source: ObjectStore, sha256: str, target: Path) -> None:
 
     Raises:
         InputError: when nobody kept it.
-        CorruptOutput: when it has other bytes.
+        OtherBytes: when it has other bytes.
     """
     path = layout.kept_file(sha256)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -347,6 +370,4 @@ def _fetch_file(source: ObjectStore, sha256: str, target: Path) -> None:
     except OSError as error:
         raise StoreError(f"{source.url}/{path}: cannot be fetched ({error.strerror or error})") from error
     if content.hexdigest() != sha256:
-        raise CorruptOutput(
-            f"{source.url}/{path}: its bytes are not those of the file {target.name!r} that was recorded"
-        )
+        raise OtherBytes(f"{source.url}/{path}: its bytes are not those of the file {target.name!r} that was recorded")

@@ -6,6 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from marin_pipeline.core.adopted import PREFIX as ADOPTED
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, MarinError, UsageError
 from marin_pipeline.core.key import key_of
-from marin_pipeline.lab.bundle import Bundle, BundledStep
+from marin_pipeline.core.visible import say
+from marin_pipeline.lab.bundle import Bundle, BundledStep, is_name
 from marin_pipeline.run.figures import counted
 from marin_pipeline.run.plan import few
 from marin_pipeline.run.selection import find_step
@@ -45,9 +48,9 @@ def share(objects: ObjectStore, selector: str, out: str | None, as_json: bool) -
     told = list(warnings(bundle))
     data = bundle.dumps()
     for warning in told if out is None or not as_json else ():
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", sys.stderr)
     if out is None:
-        yield data.decode("ascii")
+        print(data.decode("ascii"))  # noqa: T201 - byte for byte: the seal is over these, and JSON steers no terminal
         return
     write_whole(Path(out), data + b"\n")
     if as_json:
@@ -62,6 +65,7 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file, whole or not at all; one that is there is replaced.
 
     Raises:
+        UsageError: when there is no folder for it.
         StoreError: when it cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -69,9 +73,13 @@ def write_whole(path: Path, data: bytes) -> None:
         aside.write_bytes(data)
         aside.replace(path)
     except OSError as error:
-        raise explain_os_error(error, path, "write") from error
+        if isinstance(error, FileNotFoundError):
+            raise UsageError(f"--out {path}: there is no folder {path.parent}; make it, or write elsewhere") from error
+        found = explain_os_error(error, path, "write")
+        raise type(found)(str(found).replace("choose another prefix with --prefix", "choose another file")) from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # it has been moved, or was never there
+            aside.unlink()
 
 
 def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
@@ -92,14 +100,19 @@ def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
     files = _sizes(
         objects, {each for step in steps if step.commit.origin for each in file_digests(step.commit.arguments)}
     )
-    names = current_names(objects).get(key, [])
-    name = sorted(names)[0] if names else id.rpartition("/")[2].rpartition(".")[2].lower()
+    names = current_names(objects)
+    steps = [replace(step, names=_names(names.get(step.key, ()))) for step in steps]
+    name = sorted(names[key])[0] if key in names else id.rpartition("/")[2].rpartition(".")[2].lower()
     bundle = Bundle(id, key, name, shown_url(objects.url), tuple(steps), origins, files)
     try:
         bundle.check()
     except ValueError as error:
         raise NotShared(f"{id} {key[:8]} cannot be shared, since its records contradict each other: {error}") from error
     return bundle
+
+
+def _names(known: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in known if is_name(name)))
 
 
 def listed(problems: Sequence[str]) -> str:
@@ -225,7 +238,12 @@ def warnings(bundle: Bundle) -> Iterator[str]:
     unpinned = [step.label for step in bundle.steps if step.commit.unpinned]
     if unpinned:
         yield f"{few(unpinned)} read what no key fixes: whoever makes it again may get other bytes"
-    states = {(git.commit, git.note) for origin in bundle.origins.values() if (git := origin.git) and git.is_dirty}
-    for commit, note in sorted(states):
-        patch = f"and without the patch: {note}" if note else "and the patch is in the bundle"
-        yield f"the code was not that of the git commit {commit[:12]}: tracked files had changes, {patch}"
+    states = {git for origin in bundle.origins.values() if (git := origin.git) and git.is_dirty}
+    for git in sorted(states, key=lambda each: (each.commit, each.note, each.untracked, each.patch or "")):
+        told: list[str] = []
+        if git.patch != "":
+            patch = f"and without the patch: {git.note}" if git.note else "and the patch is in the bundle"
+            told.append(f"tracked files had changes, {patch}")
+        if git.untracked:
+            told.append(f"{few(git.untracked)} was not in it; the snapshot of the code has what ran")
+        yield f"the code was not that of the git commit {git.commit[:12]}: {'; '.join(told)}"

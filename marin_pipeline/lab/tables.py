@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from marin_pipeline.core.visible import visible
 from marin_pipeline.data.schema import Count, Documents, Tokens
 from marin_pipeline.evaluate.scores import Scores
 from marin_pipeline.run.screen import bytes_text
@@ -55,19 +56,26 @@ def funnel(steps: Mapping[str, Documents | Tokens]) -> Table:
     table = _table("Documents", "step", "documents", "text", "tokens", REASONS)
     for name, value in steps.items():
         if isinstance(value, Tokens):
-            table.add_row(name, f"{value.documents:,}", bytes_text(value.bytes), f"{value.tokens:,}", "")
+            table.add_row(_plain(name), f"{value.documents:,}", bytes_text(value.bytes), f"{value.tokens:,}", "")
             continue
         entered = [count for count in value.counts if count.reason == "in"]
         documents = sum(count.documents for count in entered)
         size = sum(count.bytes for count in entered)
         table.add_row(
-            name,
+            _plain(name),
             f"{documents:,} → {value.documents:,}",
             f"{bytes_text(size)} → {bytes_text(value.bytes)}",
             "",
-            _reasons(value.counts),
+            _plain(_reasons(value.counts)),
         )
     return table
+
+
+def _plain(text: str) -> Text:
+    """A text of a record as it is: neither a terminal nor rich acts upon it."""
+    from rich.text import Text
+
+    return Text(visible(text))
 
 
 def _reasons(counts: Iterable[Count]) -> str:
@@ -90,7 +98,9 @@ def bits_per_byte(columns: Mapping[str, Scores], overall: Mapping[str, float]) -
     by_source = {name: {score.source: score for score in scores.by_source} for name, scores in columns.items()}
     for score in first.by_source:
         cells = [f"{by_source[name][score.source].bits_per_byte:.3f}" for name in columns]
-        table.add_row(score.source, f"{score.documents:,}", f"{score.bytes / 1e3:.1f}", *cells, *("" for _ in overall))
+        table.add_row(
+            _plain(score.source), f"{score.documents:,}", f"{score.bytes / 1e3:.1f}", *cells, *("" for _ in overall)
+        )
     table.add_section()
     cells = [f"{scores.overall.bits_per_byte:.3f}" for scores in columns.values()]
     whole = first.overall

@@ -45,11 +45,8 @@ class StepVerdict:
     comparison: Comparison | None = None
     """None where no files were compared."""
     notes: tuple[str, ...] = ()
-
-    @property
-    def ran(self) -> bool:
-        """Whether it ran in this reproduction."""
-        return self.comparison is not None and self.word not in ("cached", "intact")
+    ran: bool = True
+    """Whether it ran in this reproduction; else its output was there already."""
 
     @property
     def first(self) -> Difference | None:
@@ -98,10 +95,14 @@ class Outcome:
     """Names of those among them that were made elsewhere."""
     failed: list[Mapping[str, Tree]] = field(default_factory=list[Mapping[str, Tree]])
     """Steps that failed or were blocked, with their messages."""
+    told: set[str] = field(default_factory=set[str])
+    """Keys of those whose message people have read already."""
     damage: str = ""
-    """What could not be verified, so that nothing ran, or nothing more."""
+    """What could not be verified or had other bytes than were recorded, so that nothing ran, or nothing more."""
     damaged: str = ""
-    """The object or file of the damage."""
+    """The object, file or store of the damage."""
+    was_compared: bool = False
+    """Whether the damage is a file that was read and is not the recorded one, so that this is a verdict."""
     notes: list[str] = field(default_factory=list[str])
     """What a reader should know beside the verdict."""
     machine: list[Change] = field(default_factory=list[Change])
@@ -114,7 +115,7 @@ class Outcome:
     def word(self) -> Word | None:
         """The verdict; None where the steps did not come to their end."""
         if self.damage:
-            return "diverged"
+            return "diverged" if self.was_compared else None
         if self.failed or self.interrupted or not self.steps:
             return None
         worst = max(self.steps, key=lambda step: _ORDER[step.word])
@@ -134,6 +135,8 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         """0 as recorded, 1 a step failed, 4 diverged or not verified, 130 interrupted."""
+        if self.damage:
+            return EXIT_DIVERGED
         if self.word is not None:
             return EXIT_DIVERGED if self.word == "diverged" else 0
         return 130 if self.interrupted else 1
@@ -142,10 +145,11 @@ class Outcome:
     def text(self) -> str:
         """The verdict in a line."""
         word = self.word
+        if self.damage:
+            how = "diverged at" if self.was_compared else "could not be verified:"
+            return f"{how} {self.damaged}: {self.damage}"
         if word is None:
             return "interrupted" if self.interrupted else f"failed: {counted(len(self.failed), 'step')} not done"
-        if self.damage:
-            return f"diverged at {self.damaged}: {self.damage}"
         if word == "diverged":
             step = self.diverged_at
             assert step is not None
@@ -167,7 +171,8 @@ class Outcome:
         for step in self.steps:
             yield from step.lines()
         for each in self.failed:
-            yield f"{each['status']:<9}{str(each['key'])[:8]}  {each['name']}  {each.get('message') or ''}".rstrip()
+            message = "" if each["key"] in self.told else each.get("message") or ""
+            yield f"{each['status']:<9}{str(each['key'])[:8]}  {each['name']}  {message}".rstrip()
         began, at = self.began, self.diverged_at
         if began is not None and at is not None and began is not at:
             yield f"the difference began in {began.name}: {began.first}"
@@ -200,6 +205,7 @@ class Outcome:
             "files": sum(each.files for each in compared),
             "bytes": sum(each.bytes for each in compared),
             "first_difference": self._first(),
+            "unverified": {"where": self.damaged, "what": self.damage} if self.damage and self.word is None else None,
             "verdicts": [step.tree() for step in self.steps],
             "failed": [dict(each) for each in self.failed],
             "notes": self.notes,
@@ -208,6 +214,8 @@ class Outcome:
         }
 
     def _first(self) -> dict[str, Tree] | None:
+        if self.damage and not self.was_compared:
+            return None
         if self.damage:
             return {"step": None, "key": None, "path": self.damaged, "change": "damaged", "place": self.damage}
         step = self.diverged_at or self.began

@@ -6,6 +6,7 @@ The attempt writes below its own folder only and commits nothing: that is the dr
 from __future__ import annotations
 
 import json
+import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
 from marin_pipeline.store.guard import refuse_secret_in, refuse_secrets
 from marin_pipeline.store.kept_files import keep_file
-from marin_pipeline.store.manifest import VALUE, build_manifest
+from marin_pipeline.store.manifest import VALUE, build_manifest, refuse_link
 from marin_pipeline.store.objects import FULL, DiskFull, FileToPublish, NoAnswer, ObjectStore, explain_os_error
 from marin_pipeline.store.pages import write_manifest
 
@@ -142,11 +143,14 @@ def _run(
             context.publish_records()
         raise
     refuse_edited(task.files, step.where)
+    references.refuse_changed(step.where)
+    context.refuse_changed(step.where)
     _keep_files(objects, arguments)
     if not context.out.is_dir():
         raise InputError(f"{step.where}: removed ctx.out, the folder of its output; leave it there")
+    refuse_link(context.out)
     value = check(returned, step.returns, f"{step.where}: the returned value")
-    if (context.out / VALUE).exists():
+    if os.path.lexists(context.out / VALUE):  # a link to what is not there yet leads out of the store
         raise InputError(f"{step.where}: wrote {VALUE}, which is kept for the returned value; use another name")
     tree = dumps(encode(value, f"{step.where}: the returned value"))
     refuse_secret_in(tree, f"{step.where}: the returned value")

@@ -64,6 +64,7 @@ class RunContext:
         self._work = StoredWork(objects, task.work)
         self.worked = False
         """Whether finished parts were asked for."""
+        self._shards: list[StoredShard[Any]] = []
         self.adopted: dict[str, Entry] = {}
         """Files of shards that are files of the output, by path."""
 
@@ -79,7 +80,7 @@ class RunContext:
         """What was written with `stream`, by name.
 
         Raises:
-            InputError: when a stream is open yet, or a file was also written under its name.
+            InputError: when a stream was begun and not ended, or a file was also written under its name.
         """
         return self._streams.finished()
 
@@ -94,6 +95,15 @@ class RunContext:
         """Finished parts of a resumable step."""
         self.worked = True
         return self._work
+
+    def refuse_changed(self, where: str) -> None:
+        """See that what was read of its shards is as it was when it was read.
+
+        Raises:
+            InputError: when the step wrote on it.
+        """
+        for shard in self._shards:
+            shard.refuse_changed(where)
 
     def publish_records(self) -> None:
         """Keep what was written below `records`."""
@@ -118,6 +128,7 @@ class RunContext:
             if result is None:
                 raise StoreError(f"{task.name}: ran, but its result is not in {self._objects.url}; run again")
             results.append(result)
+        self._shards += results
         return results
 
     def _note(self, tasks: Sequence[Task]) -> None:
@@ -132,7 +143,7 @@ class RunContext:
         """Copy what a shard printed in another process to the step's own log."""
         log = self._objects.read(layout.shard_log(task.key, task.attempt))
         for line in log.data.decode("utf-8", "replace").splitlines() if log else ():
-            print(f"{task.name} {line}")
+            print(f"{task.name} {line}")  # noqa: T201 - to the log
 
     def adopt(self, result: ShardResult[Any], path: str, as_path: str | None = None) -> None:
         """Make a file of a shard a file of the output, under `as_path`, without copying it."""
@@ -165,7 +176,7 @@ class RunContext:
 
     def log(self, message: str) -> None:
         """Write a line to the step's log."""
-        print(message, flush=True)
+        print(message, flush=True)  # noqa: T201 - to the log
 
     @property
     def stopping(self) -> bool:

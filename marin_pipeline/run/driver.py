@@ -26,6 +26,7 @@ from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.grid import Grid, flattened
 from marin_pipeline.core.secrets import redacted
 from marin_pipeline.core.step import Step
+from marin_pipeline.core.visible import say
 from marin_pipeline.run.disclosure import refuse_disclosed
 from marin_pipeline.run.earlier import EarlierResults
 from marin_pipeline.run.options import Options, default_prefix, given_substitutes
@@ -308,7 +309,7 @@ def _interruptible(scheduler: Scheduler, limit: str) -> Generator[None]:
 
     def show(text: str) -> None:
         with suppress(OSError, ValueError):  # whoever looked at it has gone
-            print(text, file=screen, flush=True)
+            say(text, screen)
         shown.set()
 
     def ask(number: int, frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -27,11 +28,12 @@ _SHORT_URL = re.compile(r"(?:([^/@:]*)@)?([A-Za-z0-9.-]+):([^?#]+)")
 """As in `git@host:path`."""
 
 
-def git_state(folder: Path) -> Git | None:
+def git_state(folder: Path, files: Sequence[str] = ()) -> Git | None:
     """The state of the repository around a folder.
 
     Args:
         folder: root of the project.
+        files: paths below it of the code that is kept; it is told which of them git does not track.
     """
     git = _Git(folder, time.monotonic() + SECONDS)
     lines = git.text("rev-parse", "HEAD", "--show-prefix").splitlines()
@@ -43,7 +45,8 @@ def git_state(folder: Path) -> Git | None:
     remote = git.text("config", "--get", f"branch.{branch}.remote").strip() if branch else ""
     url = git.text("config", "--get", f"remote.{remote or 'origin'}.url").strip()
     place = without_credentials(url)
-    return Git(lines[0], place and redacted(place), redacted(branch) or None, patch, root, note)
+    untracked = _untracked(git, files)
+    return Git(lines[0], place and redacted(place), redacted(branch) or None, patch, root, note, untracked)
 
 
 def without_credentials(url: str) -> str | None:
@@ -77,6 +80,15 @@ def _patch(git: _Git) -> tuple[str | None, str]:
         return data.decode("utf-8"), ""
     except UnicodeDecodeError:
         return None, "the patch is not UTF-8"
+
+
+def _untracked(git: _Git, files: Sequence[str]) -> tuple[str, ...]:
+    """The files that git does not track, those that it ignores among them."""
+    if not files:
+        return ()
+    data = git.data("--literal-pathspecs", "ls-files", "-z", "--others", "--", *files, most=LONGEST_PATCH) or b""
+    found = set(data.decode("utf-8", "replace").split("\0"))
+    return tuple(sorted(found & set(files)))
 
 
 class _Git:

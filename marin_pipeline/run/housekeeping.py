@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
+from marin_pipeline.core.visible import say, visible
 from marin_pipeline.run.adoption import Content, adopt
 from marin_pipeline.run.figures import counted
 from marin_pipeline.run.screen import bytes_text
@@ -63,34 +64,40 @@ def verify(objects: ObjectStore, selectors: Sequence[str], level: Level, as_json
     """Verify what was committed, key by key; the exit code. A line is printed as soon as its key is done."""
     asked = [_asked(objects, selector) for selector in selectors] or list(key_folders(objects))
     verifier, done, wrong, damaged = Verifier(objects, level), list[Verified](), 0, 0
-    with _progress(len(asked), f"verify ({level})") as say:
+    with _progress(len(asked), f"verify ({level})") as told:
         for id, key in asked:
             verified = verifier.verify(id, key)
             if verified is None:
-                say(())
+                told(())
                 if selectors:
                     raise UsageError(f"{id} {key[:8]} has no output in {objects.url}; run it first")
                 continue
             done.append(verified)
             damaged += not verified.ok
             wrong += len(verified.findings)
-            say(_verified_lines(verified, as_json))
+            told(_verified_lines(verified, as_json))
     count, size = sum(each.files for each in done), sum(each.bytes for each in done)
     if as_json:
         summary = {"event": "summary", "ok": not wrong, "level": level, "keys": len(done), "files": count}
-        print(json.dumps({**summary, "bytes": size, "damaged": damaged, "findings": wrong}))
+        say(json.dumps({**summary, "bytes": size, "damaged": damaged, "findings": wrong}))
     else:
-        verdict = f"{damaged} damaged" if wrong else _VERDICTS[level]
+        verdict = f"{damaged} damaged" if wrong else _verdict(objects, level)
         found = f"{counted(len(done), 'output')}, {counted(count, 'file')}, {bytes_text(size)}: {verdict}"
-        print(found if done else f"{objects.url}: there is no output to verify")
+        say(found if done else f"{objects.url}: there is no output to verify")
     return VERIFICATION_FAILED if wrong else 0
 
 
 _VERDICTS: Mapping[Level, str] = {
     "present": "all objects are there",
-    "intact": "all objects are there, with the sizes and checksums that were committed",
+    "intact": "all objects are there, with the sizes that were committed",
     "full": "all bytes as they were committed",
 }
+
+
+def _verdict(objects: ObjectStore, level: Level) -> str:
+    """What was found of a store in which nothing is wrong. One whose objects are plain files has no checksums."""
+    verdict = _VERDICTS[level]
+    return verdict if objects.in_place else verdict.replace("with the sizes", "with the sizes and checksums")
 
 
 def _verified_lines(verified: Verified, as_json: bool) -> Iterator[str]:
@@ -118,7 +125,12 @@ def _asked(objects: ObjectStore, selector: str) -> tuple[str, str]:
 def _progress(total: int, what: str) -> Iterator[Callable[[Iterable[str]], None]]:
     """Prints the lines of one after the other; below them a bar on stderr while that is a terminal."""
     if not sys.stderr.isatty():
-        yield lambda lines: print("".join(f"{line}\n" for line in lines), end="", flush=True)
+
+        def one_by_one(lines: Iterable[str]) -> None:
+            for line in lines:
+                say(line)
+
+        yield one_by_one
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -127,15 +139,15 @@ def _progress(total: int, what: str) -> Iterator[Callable[[Iterable[str]], None]
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         task = progress.add_task(what, total=total)
 
-        def say(lines: Iterable[str]) -> None:
+        def told(lines: Iterable[str]) -> None:
             progress.advance(task)
             for line in lines:
                 if sys.stdout.isatty():  # the same terminal: the bar makes room
-                    progress.console.print(line, soft_wrap=True, highlight=False, markup=False)
+                    progress.console.print(visible(line), soft_wrap=True, highlight=False, markup=False)
                 else:
-                    print(line, flush=True)
+                    say(line)
 
-        yield say
+        yield told
 
 
 # Invalidate -----------------------------------------------------------------------------------------------------------

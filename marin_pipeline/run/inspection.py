@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
+from pathlib import PurePath
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.run.explain import artifact_of
+from marin_pipeline.run.plan import few
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step, running, waiting_keys
 from marin_pipeline.store import layout
@@ -133,11 +135,13 @@ def _origin(objects: ObjectStore, commit: Commit) -> Iterator[str]:
     except CorruptOutput as error:
         yield f"origin     {error}"
         return
-    state = "no repository"
-    if (git := origin.git) is not None:
+    git, state = origin.git, "no repository"
+    if git is not None:
         where = "".join(f", {each}" for each in (git.branch, git.remote) if each)
         state = f"git {git.commit[:12]}{' with changes' if git.is_dirty else ''}{where}"
     yield f"origin     {state}"
+    if git is not None and git.untracked:
+        yield f"untracked  not in the commit: {few(git.untracked)}; the code below has them"
     yield f"code       {objects.url}/{layout.snapshot(origin.snapshot)}"
     yield f"packages   {len(origin.packages)}, Python {origin.python}"
 
@@ -167,7 +171,12 @@ def _artifact(key: str, names: Mapping[str, str]) -> str:
 
 
 def _text(value: Tree, names: Mapping[str, str]) -> str:
-    """A canonical tree as text; artifacts by their names."""
+    """A canonical tree as text; artifacts, local files and secrets by their names."""
+    if isinstance(value, dict) and isinstance(value.get("~secret"), str):
+        return f"<secret {value['~secret']}>"
+    if isinstance(value, dict) and isinstance(value.get("~file"), str):
+        name = PurePath(str(value["local"])).name + " " if "local" in value else ""
+        return f"<local file {name}{value['~file'][:8]}>"
     key = artifact_of(value)
     if key is not None:
         return _artifact(key, names) + (f"/{value['path']}" if "path" in value else "")

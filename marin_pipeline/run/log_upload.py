@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError
+from marin_pipeline.core.visible import say
 from marin_pipeline.store.manifest import files_below
 from marin_pipeline.store.objects import ObjectStore, answered
 
@@ -53,7 +54,7 @@ def uploading(objects: ObjectStore, path: str, *, at_once: bool) -> Iterator[Pat
         try:
             logs.finish()
         except StoreError as error:
-            print(f"{objects.url}/{folder}: what was printed is not kept there: {error}", file=sys.stderr)
+            say(f"{objects.url}/{folder}: what was printed is not kept there: {error}", sys.stderr)
         objects.forget(folder)
 
 

@@ -61,14 +61,29 @@ class Place:
     attempt: str
     adopted: bool = False
     """Whether the output was taken over from there: nothing was computed for the key that was asked about."""
+    elsewhere: str = ""
+    """URL of the store that it was copied from, where what it printed lies; empty for what was made here."""
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.key[:8]}"
+
+    @property
+    def silence(self) -> str:
+        """What is said where nothing was printed, or where that lies in another store."""
+        log = layout.attempt_log(self.id, self.key, self.attempt)
+        if self.elsewhere:
+            return f"{self} was copied, without what it printed; its log is at {self.elsewhere}/{log}"
+        return f"{self}: the attempt {self.attempt} printed nothing"
 
 
 def shown_attempt(objects: ObjectStore, id: str, key: str) -> Place | None:
     """The attempt that made the output; of a step that is not done, the newest."""
     commit = look(objects, id, key).commit
     if commit is not None:
-        source = commit.adopted_from
-        return Place(source.id, source.key, source.attempt, True) if source else Place(id, key, commit.attempt)
+        source, elsewhere = commit.adopted_from, commit.copied_from
+        if source is not None:
+            return Place(source.id, source.key, source.attempt, True, elsewhere)
+        return Place(id, key, commit.attempt, elsewhere=elsewhere)
     attempts = tried(objects, id, key)
     return Place(id, key, attempts[-1]) if attempts else None
 
@@ -271,7 +286,7 @@ def lines(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
         yield _adopted(id, key, place)
     yield from (_shown(line, id, key, place, as_json) for line in found)
     if not found and not as_json:
-        yield f"{place.id} {place.key[:8]}: the attempt {place.attempt} printed nothing"
+        yield place.silence
 
 
 def _adopted(id: str, key: str, place: Place) -> str:
@@ -312,8 +327,12 @@ def follow(objects: ObjectStore, selector: str, as_json: bool, show: Callable[[s
         show(f"{id} {key[:8]} waits for {waits_for(objects, key)}")
     if place is not None and place.adopted and not as_json:
         show(_adopted(id, key, place))
+    silent = True
     for line in following:
+        silent = False
         show(_shown(line, id, key, place, as_json))
+    if silent and place is not None and place.elsewhere and not as_json:
+        show(place.silence)
     if as_json:
         show(json.dumps({"id": id, "key": key, "event": following.state, "message": following.failure}))
     elif following.state != "done":

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import argparse
 
 DEFAULT_PREFIX = "marin-store"
+MAX_TRANSFER = "MARIN_MAX_TRANSFER"
+SUBSTITUTES = "MARIN_SUBSTITUTES"
 
 
 def default_prefix() -> str:
@@ -26,7 +28,7 @@ def default_prefix() -> str:
 
 def given_substitutes() -> tuple[str, ...]:
     """The prefixes in `MARIN_SUBSTITUTES`, which are separated by commas."""
-    return tuple(each.strip() for each in os.environ.get("MARIN_SUBSTITUTES", "").split(",") if each.strip())
+    return tuple(each.strip() for each in os.environ.get(SUBSTITUTES, "").split(",") if each.strip())
 
 
 def lease_life() -> float:
@@ -68,7 +70,7 @@ class Options:
     """Prefixes of other stores that are looked in, in order, for what is missing, besides those in
     `MARIN_SUBSTITUTES`; they are only read.
     """
-    max_transfer: str | int | None = field(default_factory=lambda: os.environ.get("MARIN_MAX_TRANSFER") or None)
+    max_transfer: str | int | None = field(default_factory=lambda: os.environ.get(MAX_TRANSFER) or None)
     """Bytes that a run brings from afar at most, as in `10GB`: more is refused before anything runs."""
     lease_life: float = field(default_factory=lease_life)
     """Seconds without a beat after which another run's lease is taken over."""
@@ -86,10 +88,16 @@ class Options:
         try:
             size = parse_size(given) if isinstance(given, str) else int(given)
         except (ValueError, TypeError, OverflowError) as error:
-            raise UsageError(f"--max-transfer (or MARIN_MAX_TRANSFER): {error}") from None
+            raise UsageError(f"{self._limit_option}: {error}") from None
         if not 0 <= size <= MOST:
-            raise UsageError(f"--max-transfer {given!s:.40}: must be 0 or more, and {MOST} at most")
+            raise UsageError(f"{self._limit_option} {given!s:.40}: must be 0 or more, and {MOST} at most")
         return size
+
+    @property
+    def _limit_option(self) -> str:
+        """Where the limit was given, for errors."""
+        is_environment = isinstance(self.max_transfer, str) and self.max_transfer == os.environ.get(MAX_TRANSFER)
+        return MAX_TRANSFER if is_environment else "--max-transfer"
 
     def checked(self) -> Options:
         """These options, when they can be meant.

@@ -70,9 +70,10 @@ class RunOrigin:
 
     def _put_together(self) -> tuple[Origin, Snapshot]:
         snapshot = self._sources.snapshot()
+        files = [path.removeprefix("project/") for path in snapshot.files if path.startswith("project/")]
         return Origin(
             snapshot=snapshot.digest,
-            git=git_state(Path(self._sources.root)),
+            git=git_state(Path(self._sources.root), files),
             python=platform.python_version(),
             packages=packages(),
             fingerprint=fingerprint(devices=False),

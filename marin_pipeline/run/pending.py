@@ -13,7 +13,7 @@ from marin_pipeline.run.attempt import Finished
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.plan import pieces_of
 from marin_pipeline.run.protocol import Claim, adopt, claim
-from marin_pipeline.run.task import Task, task_of
+from marin_pipeline.run.task import Task, recorded_call, task_of
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, InputRecord, Look
@@ -147,7 +147,7 @@ class Attempt:
             resolved=self.claim.resolved,
             code=declaration.code.digest,
             pieces=pieces_of(self.node),
-            arguments=self.task.call,
+            arguments=recorded_call(self.task.call),
             fingerprint=finished.fingerprint,
             started=self.started,
             finished=now(),

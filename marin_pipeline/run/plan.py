@@ -99,6 +99,11 @@ class PlannedNode:
     """Name of the step whose new bytes, if they are other ones, would make this one be made again; empty for none."""
 
     @property
+    def is_fetched(self) -> bool:
+        """Whether its output is taken from another store, so that it need not run."""
+        return self.taken is not None and self.status == "run"
+
+    @property
     def is_made(self) -> bool:
         """Whether the step runs: it gets a new output that is not taken from another store."""
         return self.status in RUNNING and self.taken is None
@@ -133,6 +138,7 @@ class PlannedNode:
             "reason": self.reason,
             "depends_on": self.node.depends_on,
             "unpinned": list(self.node.unpinned),
+            **({"from": self.taken.objects.url} if self.is_fetched and self.taken is not None else {}),
         }
 
 
@@ -150,7 +156,7 @@ class Plan:
     @property
     def fetches(self) -> list[PlannedNode]:
         """The steps whose output is taken from another store."""
-        return [planned for planned in self.nodes.values() if planned.taken is not None and planned.status == "run"]
+        return [planned for planned in self.nodes.values() if planned.is_fetched]
 
     @property
     def running(self) -> list[PlannedNode]:

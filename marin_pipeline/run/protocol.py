@@ -16,7 +16,7 @@ from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.run.chains import enter_chain
 from marin_pipeline.run.explain import Reason
-from marin_pipeline.run.task import write_call
+from marin_pipeline.run.task import recorded_call, write_call
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import (
@@ -106,7 +106,7 @@ def adopt(
             attempt=attempt,
             fence=lease.fence,
             inputs=inputs,
-            arguments=write_call(node.declaration.arguments),
+            arguments=recorded_call(write_call(node.declaration.arguments)),
             resolved=claimed.resolved,
             started=at,
             finished=at,

@@ -52,10 +52,12 @@ class Rebuilder:
     Args:
         given: artifacts that have an output already and are not declared again, by key.
         files: folder in which the file with a sha256 lies as `<sha256>/<name>`.
+        names: what to call steps, by key; else they are called after their functions.
     """
 
-    def __init__(self, given: Mapping[str, Artifact[Any]], files: Path) -> None:
+    def __init__(self, given: Mapping[str, Artifact[Any]], files: Path, names: Mapping[str, str] | None = None) -> None:
         self._files = files
+        self._names = names or {}
         self.artifacts: dict[str, Artifact[Any]] = dict(given)
         """What is there so far, by key."""
 
@@ -83,6 +85,8 @@ class Rebuilder:
         except MarinError as error:
             raise InputError(f"{recorded.label}: cannot be declared again from its record: {error}") from error
         _refuse_other(recorded, artifact)
+        if recorded.key in self._names:
+            artifact = artifact.named(self._names[recorded.key])
         self.artifacts[recorded.key] = artifact
         return artifact
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.errors import CorruptOutput, MarinError
 from marin_pipeline.core.source import unchanging
+from marin_pipeline.core.visible import say
 from marin_pipeline.run.driver import Session
 from marin_pipeline.run.options import Options
 from marin_pipeline.run.rebuilt import Rebuilder, RecordedStep
@@ -50,11 +52,15 @@ class Request:
     """Steps at once, at most."""
     parent: int = 0
     """The process that asks; this one ends with it."""
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What steps and inputs are called, by key, where that is not what their id tells; no two are called the same."""
 
     def dumps(self) -> str:
         """The request as it is written."""
         steps = [{**vars(step), "target": vars(step.target)} for step in self.steps]
-        return json.dumps({"schema": SCHEMA, **vars(self), "steps": steps})
+        tree = {"schema": SCHEMA, **vars(self), "steps": steps}
+        # What is not needed is not said to a version that may not know it.
+        return json.dumps({name: value for name, value in tree.items() if value or name != "names"})
 
     @classmethod
     def loads(cls, text: str) -> Request:
@@ -80,9 +86,9 @@ def run_again(request: Request, screen: Screen) -> int:
         MarinError: when a step cannot be declared as it was recorded; nothing has run then.
     """
     objects = open_objects(request.prefix)
-    given = {key: _given(objects, id, key) for id, key in request.inputs}
+    given = {key: _given(objects, id, key, request.names.get(key)) for id, key in request.inputs}
     with unchanging():
-        artifacts = Rebuilder(given, Path(request.files)).declare(request.steps)
+        artifacts = Rebuilder(given, Path(request.files), request.names).declare(request.steps)
         options = Options(prefix=request.prefix, reason="reproduce", max_parallel=request.max_parallel)
         session = Session.open(artifacts, options, EXPERIMENT)
         session = replace(session, policy=replace(session.policy, force=frozenset(each.key for each in artifacts)))
@@ -91,11 +97,11 @@ def run_again(request: Request, screen: Screen) -> int:
     return session.show(screen, plan, looks).exit_code
 
 
-def _given(objects: ObjectStore, id: str, key: str) -> Artifact[Any]:
+def _given(objects: ObjectStore, id: str, key: str, name: str | None) -> Artifact[Any]:
     found = look(objects, id, key)
     if found.commit is None:
         raise CorruptOutput(found.damage or f"{objects.url}: has no output of {id} {key[:8]}, which is an input")
-    return Artifact(key, name=step_name(id), output=CommittedOutput(objects, id, key, found.commit))
+    return Artifact(key, name=name or step_name(id), output=CommittedOutput(objects, id, key, found.commit))
 
 
 def step_name(id: str) -> str:
@@ -115,7 +121,7 @@ def main() -> None:
             die_with(request.parent)
         code = run_again(request, JsonScreen(out))
     except MarinError as error:
-        print(json.dumps({"event": "refused", "kind": type(error).__name__, "message": str(error)}), file=out)
+        say(json.dumps({"event": "refused", "kind": type(error).__name__, "message": str(error)}), out)
         code = error.exit_code
     out.flush()
     raise SystemExit(code)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from marin_pipeline.core.errors import CorruptOutput, MarinError
 from marin_pipeline.core.graph import Node
+from marin_pipeline.core.visible import say, visible
 from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.outcome import Notice
@@ -169,7 +170,7 @@ class JsonScreen:
         """Nothing is open."""
 
     def _print(self, tree: Mapping[str, Any]) -> None:
-        print(json.dumps(tree), file=self._stream, flush=True)
+        say(json.dumps(tree), self._stream)
 
 
 class LineScreen:
@@ -183,7 +184,7 @@ class LineScreen:
     def planned(self, plan: Plan, title: str, store: str, transfers: Transfers) -> None:
         if self._verbosity >= 0:
             for line in _planned_lines(plan, title, store, transfers, self._verbosity):
-                print(line, file=self._stream, flush=True)
+                say(line, self._stream)
 
     def notice(self, notice: Notice) -> None:
         if notice.verb == "fail":
@@ -206,15 +207,15 @@ class LineScreen:
             )
 
     def _fail(self, notice: Notice) -> None:
-        print(failure_text(notice), file=sys.stderr, flush=True)
+        say(failure_text(notice), sys.stderr)
 
     def _line(self, verb: str, node: Node, detail: str) -> None:
-        print(_event_line(verb, node, detail), file=self._stream, flush=True)
+        say(_event_line(verb, node, detail), self._stream)
 
     def finished(self, result: RunResult) -> None:
         if self._verbosity >= 0:
             for line in output_lines(result):
-                print(line, file=self._stream, flush=True)
+                say(line, self._stream)
         else:
             _print_problems(result)
 
@@ -277,10 +278,20 @@ def output_lines(result: RunResult) -> list[str]:
             lines += [f"{'':<19}{value}"] if value else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     drifted = sum(settled.drifted for settled in result.settled.values())
-    unpinned = list(dict.fromkeys(name for node in result.graph.nodes.values() for name in node.unpinned))
-    lines += [f"unpinned {few(unpinned)}: the log of the step says how to pin it"] if unpinned else []
+    lines += _unpinned_lines(result)
     remedy = f"; {drifted} drifted, made by other code: say {ACCEPT_OR_RERUN}" if drifted else ""
     return [*lines, f"{counts} in {result.seconds:.1f} s{remedy}"]
+
+
+def _unpinned_lines(result: RunResult) -> list[str]:
+    """What no key fixes, with where it is said how to fix it."""
+    found = dict.fromkeys((name for node in result.graph.nodes.values() for name in node.unpinned), "")
+    for node in result.graph.nodes.values():
+        if not node.loaded:
+            found.update(dict.fromkeys(node.artifact.unpinned, node.declaration.step.pinning))
+    hints = dict.fromkeys(found.values())
+    named = {hint: few([name for name, each in found.items() if each == hint]) for hint in hints}
+    return [f"unpinned {names}{f': {hint}' if hint else ''}" for hint, names in named.items()]
 
 
 def _problem(output: CommittedOutput) -> tuple[str, str]:
@@ -300,7 +311,7 @@ def _print_problems(result: RunResult) -> None:
         output = result.output(node)
         word, problem = ("", "") if output is None else _problem(output)
         if problem:
-            print(f"{word:<9}{node.key[:8]}  {node.name}  {problem}", file=sys.stderr, flush=True)
+            say(f"{word:<9}{node.key[:8]}  {node.name}  {problem}", sys.stderr)
 
 
 def _where(result: RunResult, output: CommittedOutput) -> str:
@@ -336,9 +347,7 @@ class TerminalScreen:
         self._total = len(plan.nodes)
         if self._verbosity >= 0:
             for line in _planned_lines(plan, title, store, transfers, self._verbosity):
-                self._console.print(
-                    line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False
-                )
+                self._say(line, _STYLES.get(line.split(" ")[0], ""))
         if plan.has_work:
             from rich.live import Live
 
@@ -355,7 +364,8 @@ class TerminalScreen:
             done, total = progress.get("done", 0), progress.get("total", 0)
             bar = ProgressBar(total=total or None, completed=done, width=24, pulse=not total)
             what = f"{done}/{total} {progress['unit']}{_figures(progress['figures'])}" if progress else ""
-            table.add_row(Text("run", "cyan"), node.key[:8], node.name, bar, f"{time.monotonic() - since:.0f} s", what)
+            name, what = Text(visible(node.name)), Text(visible(what))
+            table.add_row(Text("run", "cyan"), node.key[:8], name, bar, f"{time.monotonic() - since:.0f} s", what)
         counts = "  ".join(f"{count} {verb}" for verb, count in self._counts.items())
         table.add_row("", "", Text(f"{sum(self._counts.values())}/{self._total}  {counts}", "dim"))
         return table
@@ -373,10 +383,13 @@ class TerminalScreen:
         if notice.verb in ("cached", "adopt", "done", "fetched", "fail", "blocked"):
             self._counts[notice.verb] = self._counts.get(notice.verb, 0) + 1
         if notice.verb == "fail":
-            self._console.print(failure_text(notice), style="red", highlight=False, soft_wrap=True, markup=False)
+            self._say(failure_text(notice), "red")
         elif notice.verb != "cached" and self._verbosity >= 0:
             line = _event_line(notice.verb, notice.node, _detail(notice))
-            self._console.print(line, style=_STYLES.get(notice.verb, ""), highlight=False, soft_wrap=True, markup=False)
+            self._say(line, _STYLES.get(notice.verb, ""))
+
+    def _say(self, text: str, style: str) -> None:
+        self._console.print(visible(text), style=style, highlight=False, soft_wrap=True, markup=False)
 
     def abandon(self) -> None:
         if self._live is not None:
@@ -386,9 +399,7 @@ class TerminalScreen:
         self.abandon()
         if self._verbosity >= 0:
             for line in output_lines(result):
-                self._console.print(
-                    line, style=_STYLES.get(line.split(" ")[0], ""), highlight=False, soft_wrap=True, markup=False
-                )
+                self._say(line, _STYLES.get(line.split(" ")[0], ""))
         else:
             _print_problems(result)
 

@@ -62,6 +62,14 @@ class StoredShard(Generic[R]):
         """The local file that holds `path`, verified."""
         return self._file_set.local(path)
 
+    def refuse_changed(self, where: str) -> None:
+        """See that what was read of it is as it was when it was read.
+
+        Raises:
+            InputError: when a file of it was written meanwhile.
+        """
+        self._file_set.refuse_changed(where)
+
     def open(self, path: str) -> BinaryIO:
         """A file, opened for reading."""
         return self._file_set.open(path)
@@ -106,6 +114,9 @@ class _ShardOutput:
     def local(self, path: str) -> Path:
         return self.shard.local(path)
 
+    def refuse_changed(self, where: str) -> None:
+        self.shard.refuse_changed(where)
+
     def open(self, path: str) -> BinaryIO:
         return self.shard.open(path)
 
@@ -131,7 +142,7 @@ class ShardScope:
 
     def log(self, message: str) -> None:
         """Write a line to the log of the step."""
-        print(message, flush=True)
+        print(message, flush=True)  # noqa: T201 - to the log
 
 
 def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common: Mapping[str, Any]) -> list[Task]:
@@ -269,7 +280,8 @@ def run_shard(
 def _compute(
     objects: ObjectStore, task: Task, record: str, call: tuple[Callable[..., Any], Any, Mapping[str, Any]] | None
 ) -> None:
-    function, item, arguments = call or _read_call(objects, task)
+    bound = References(objects, task.inputs)
+    function, item, arguments = call or _read_call(bound, task)
     hints = annotations_of(function)
     path = f"{layout.shard(task.key)}/{task.attempt}"
     folder = objects.folder(path)
@@ -280,6 +292,7 @@ def _compute(
             streams = Streams(objects, path, folder)
             returned = function(ShardScope(folder, streams), item, **arguments)
         refuse_edited(task.files, function.__qualname__)
+        bound.refuse_changed(f"the function {function.__qualname__} of ctx.map")
         for _, reference in references([item, *arguments.values()], "arguments"):
             if isinstance(reference, LocalFile):
                 reference.refuse_changed()
@@ -300,10 +313,9 @@ def _compute(
         objects.delete(path)
 
 
-def _read_call(objects: ObjectStore, task: Task) -> tuple[Callable[..., Any], Any, Mapping[str, Any]]:
+def _read_call(references: References, task: Task) -> tuple[Callable[..., Any], Any, Mapping[str, Any]]:
     function = find(task.target)
     hints = annotations_of(function)
-    references = References(objects, task.inputs)
     arguments = {
         name: decode(tree, hints.get(name, Any), name, references, importing=True) for name, tree in task.call.items()
     }

@@ -9,6 +9,8 @@ from functools import partial
 
 from marin_pipeline.core.errors import MarinError, StoreError, UsageError
 from marin_pipeline.core.graph import Graph, Node
+from marin_pipeline.core.visible import say
+from marin_pipeline.run.options import SUBSTITUTES, given_substitutes
 from marin_pipeline.store.commit import Elsewhere, Look, look_again
 from marin_pipeline.store.objects import ObjectStore, answered, open_objects, together
 from marin_pipeline.store.read_only import ReadOnlyObjects
@@ -28,25 +30,30 @@ def with_elsewhere(
     if not missing:
         return found
     for prefix in dict.fromkeys(prefixes):
-        for key, each in _outputs(_opened(prefix), objects, missing).items():
+        for key, each in _outputs(_opened(prefix), objects, missing, _given_as(prefix)).items():
             found[key] = replace(found[key], elsewhere=(*found[key].elsewhere, each))
     return found
 
 
 def tell(text: str) -> None:
     """Say on stderr what a person should know; nothing hangs on it."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+    say(f"warning: {text}", sys.stderr)
 
 
 def _opened(prefix: str) -> ObjectStore:
     try:
         return ReadOnlyObjects(open_objects(prefix))
     except UsageError as error:
-        raise UsageError(str(error).replace("--prefix", "--substitute")) from error
+        raise UsageError(str(error).replace("--prefix", _given_as(prefix))) from error
 
 
-def _outputs(store: ObjectStore, own: ObjectStore, nodes: Sequence[Node]) -> dict[str, Elsewhere]:
-    """The current outputs of steps in one other store, by key."""
+def _given_as(prefix: str) -> str:
+    """Where a prefix of a substitute was written, for errors."""
+    return SUBSTITUTES if prefix in given_substitutes() else "--substitute"
+
+
+def _outputs(store: ObjectStore, own: ObjectStore, nodes: Sequence[Node], given_as: str) -> dict[str, Elsewhere]:
+    """The current outputs of steps in one other store, by key; what is wrong with it names where it was given."""
     if store.url == own.url:
         return {}
     try:
@@ -55,7 +62,8 @@ def _outputs(store: ObjectStore, own: ObjectStore, nodes: Sequence[Node]) -> dic
         first = _look(store, nodes[0])  # a store that does not answer is asked once, and not for every step
         looks = [first, *together(store, *(partial(_look, store, node) for node in nodes[1:]))]
     except MarinError as error:
-        tell(f"{error}; nothing is taken from there in this run")
+        told = str(error).replace("--prefix", given_as)
+        tell(f"{told}; nothing is taken from there in this run")
         return {}
     for look in looks:
         if look.damage:

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from marin_pipeline.core import projects
@@ -268,6 +268,19 @@ def _write_reference(reference: Reference, path: str) -> Tree:
     return reference.canonical(path)
 
 
+def recorded_call(tree: Tree) -> Tree:
+    """A call as its commit keeps it: of a local file the digest and the name, and not where and since when it lies on
+    this machine.
+    """
+    if isinstance(tree, list):
+        return [recorded_call(each) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if isinstance(tree.get("~file"), str):
+        return {"~file": tree["~file"], "local": PurePath(str(tree["local"])).name}
+    return {name: recorded_call(each) for name, each in tree.items()}
+
+
 class References:
     """Reads references back, with the outputs of the dependencies bound."""
 
@@ -275,6 +288,19 @@ class References:
         self._objects = objects
         self._inputs = inputs
         self._outputs: dict[str, Output] = {}
+
+    def refuse_changed(self, where: str) -> None:
+        """See that what was read of the outputs is as it was when it was read.
+
+        Args:
+            where: the step that has read it.
+
+        Raises:
+            InputError: when it wrote on its input.
+        """
+        for output in self._outputs.values():
+            if (refuse := getattr(output, "refuse_changed", None)) is not None:
+                refuse(where)
 
     def __call__(self, tree: Mapping[str, Tree], path: str) -> Any:
         if "~artifact" in tree:

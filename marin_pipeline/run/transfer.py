@@ -100,8 +100,15 @@ class Transfers:
         """For people, a line a place; nothing when nothing comes from afar."""
         found = [f"{'transfer':<9}{part.line(self.here)}" for part in self.parts]
         if found and self.limit is not None:
-            over = "more than" if self.refusal() else "within"
-            found.append(f"{'transfer':<9}{bytes_text(self.bytes)} in all, {over} --max-transfer {_limit(self.limit)}")
+            limit = f"--max-transfer {_limit(self.limit)}"
+            if self.bytes > self.limit:
+                told = f"{bytes_text(self.bytes)} in all, more than {limit}: a run is refused"
+            elif self.unknown:
+                known = f"{bytes_text(self.bytes)} and " if self.bytes else ""
+                told = f"{known}an unknown number of bytes in all, and {limit} is the most: a run is refused"
+            else:
+                told = f"{bytes_text(self.bytes)} in all, within {limit}"
+            found.append(f"{'transfer':<9}{told}")
         return found
 
     def tree(self) -> dict[str, Tree]:
@@ -163,6 +170,8 @@ def _add(part: Part, planned: PlannedNode) -> None:
 
 
 def _add_sizes(part: Part, name: str, sizes: Sequence[int | None]) -> None:
+    if not sizes:  # nothing comes from outside
+        return
     part.what.append(name)
     part.bytes += sum(size for size in sizes if size is not None)
     if None in sizes:

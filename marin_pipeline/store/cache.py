@@ -15,9 +15,9 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +38,9 @@ BYTES = "20GB"
 
 AT_ONCE = 16
 """Objects that are fetched at the same time."""
+
+SMALL = 2**16
+"""Bytes up to which two processes may fetch the same: that takes no longer than keeping one of them from it."""
 
 LOOK_AGAIN = 50
 """The size of the whole cache is looked at again after each such part of its bound that was fetched."""
@@ -104,7 +107,9 @@ class Cache:
         """Bytes of `objects/`, about: what processes use at the moment stays, whatever it takes."""
         self._lock = threading.Lock()
         self._unseen = float("inf")
+        self._coming = 0
         self._contents: dict[Path, str] = {}
+        self._folders: set[str] = set()
 
     def check(self) -> None:
         """Make the folders, and a file.
@@ -144,7 +149,7 @@ class Cache:
     def _place(self, objects: RemoteObjects, each: Wanted) -> Path:
         """Where this process has an object: below one folder as in the store, so that a folder there is one here."""
         store = sha256(objects.url.encode()).hexdigest()[:16]
-        place = self._own / store / objects.checked(each.path)
+        place = Path(f"{self._own}/{store}/{objects.checked(each.path)}")
         if self._contents.setdefault(place, each.sha256) != each.sha256:  # a manifest says otherwise: one is damaged
             place = self._own / sha256(f"{store} {each.sha256}".encode()).hexdigest()[:16] / each.path
         return place
@@ -162,18 +167,25 @@ class Cache:
         )
 
     def _kept(self, digest: str) -> Path:
-        return self.root / "objects" / digest[:2] / digest
+        return Path(f"{self.root}/objects/{digest[:2]}/{digest}")
+
+    def _have_folder_of(self, path: Path) -> Path:
+        """`path`, whose folder is there; nobody removes it while this process lives."""
+        folder = os.path.dirname(path)
+        if folder not in self._folders:
+            os.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
+        return path
 
     def _provide(self, objects: RemoteObjects, place: Path, each: Wanted) -> None:
         """Have an object at `place`; where the disk is full, in the room of what nobody uses."""
         for room in (each.size, self.bound):
             try:
                 if not self._taken(place, each):
-                    with self._fetching(each.sha256):
+                    with self._fetching(each) as waited:
                         # Another process may have fetched it meanwhile.
-                        if not self._taken(place, each):
-                            self._make_room(room)
-                            self._fetch(objects, place, each)
+                        if not (waited and self._taken(place, each)):
+                            self._fetch(objects, place, each, room)
                 return
             except (OSError, DiskFull) as error:
                 if isinstance(error, FileNotFoundError) and error.filename == each.path:
@@ -187,21 +199,24 @@ class Cache:
         ) from full
 
     @contextmanager
-    def _fetching(self, digest: str) -> Iterator[None]:
-        """Let no other process fetch the same at the same time: to spare the line; nothing rests on it."""
-        path = self.root / "fetching" / sha256(digest.encode()).hexdigest()
-        path.parent.mkdir(exist_ok=True)
+    def _fetching(self, each: Wanted) -> Iterator[bool]:
+        """Let no other process fetch the same large file at the same time: to spare the line; nothing rests on it.
+        Whether others may have been waited for.
+        """
+        if each.size <= SMALL:
+            yield False
+            return
+        path = self._have_folder_of(Path(f"{self.root}/fetching/{sha256(each.sha256.encode()).hexdigest()}"))
         try:
             with locked(path):
-                yield
+                yield True
         finally:
             path.unlink(missing_ok=True)
 
     @contextmanager
     def _aside(self) -> Iterator[Path]:
         """A path for a file that nobody sees yet."""
-        path = self._own / "aside" / os.urandom(8).hex()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = self._have_folder_of(Path(f"{self._own}/aside/{os.urandom(8).hex()}"))
         try:
             yield path
         finally:
@@ -212,9 +227,11 @@ class Cache:
         if not _SHA256.fullmatch(each.sha256):
             return False
         kept = self._kept(each.sha256)
+        if not os.path.exists(kept):
+            return False
         with self._aside() as aside:
             try:
-                _link(kept, aside)
+                _link(kept, aside, self._aside)
             except FileNotFoundError:
                 return False
             information = aside.stat()
@@ -223,50 +240,65 @@ class Cache:
                 return False
             with suppress(OSError):  # it was used now; if that cannot be said, it only goes sooner
                 os.utime(kept, ns=(time.time_ns(), information.st_mtime_ns))
-            _move(aside, place, each.sha256)
+            _move(aside, self._have_folder_of(place), each.sha256)
         return True
 
-    def _fetch(self, objects: RemoteObjects, place: Path, each: Wanted) -> None:
-        """Fetch an object, and let others find it."""
-        with self._aside() as aside, self._aside() as link:
-            digest = objects.download(each.path, aside)
-            size = aside.stat().st_size
-            where, remedy = f"{objects.url}/{each.path}", "run the step that made it again with --force"
-            if size != each.size:
-                raise CorruptOutput(f"{where}: has {size} bytes, but {each.size} were committed; {remedy}")
-            if digest != each.sha256:
-                raise CorruptOutput(f"{where}: its bytes are not those that were committed (sha256 differs); {remedy}")
-            aside.chmod(0o444)
-            kept = self._kept(digest)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            _link(aside, link)
-            os.replace(link, kept)
-            _move(aside, place, digest)
+    def _fetch(self, objects: RemoteObjects, place: Path, each: Wanted, room: int) -> None:
+        """Fetch an object, where there is room for so many bytes, and let others find it."""
+        with self._lock:
+            self._coming += each.size
+        comes = True
+        try:
+            self._make_room(each.size, room - each.size)
+            with self._aside() as aside:
+                digest = objects.download(each.path, aside)
+                size = aside.stat().st_size
+                where, remedy = f"{objects.url}/{each.path}", "run the step that made it again with --force"
+                if size != each.size:
+                    raise CorruptOutput(f"{where}: has {size} bytes, but {each.size} were committed; {remedy}")
+                if digest != each.sha256:
+                    problem = "its bytes are not those that were committed (sha256 differs)"
+                    raise CorruptOutput(f"{where}: {problem}; {remedy}")
+                aside.chmod(0o444)
+                kept = self._have_folder_of(self._kept(digest))
+                with self._lock:
+                    with suppress(FileExistsError):  # another process was quicker
+                        _link(aside, kept, self._aside)
+                    self._coming -= each.size
+                    comes = False
+                _move(aside, self._have_folder_of(place), digest)
+        finally:
+            if comes:
+                with self._lock:
+                    self._coming -= each.size
 
-    def _make_room(self, incoming: int) -> None:
-        """Remove what was not used for the longest time, as far as more is there than the bound allows. The whole
-        cache is looked at now and then only, since that takes a moment for each of its files.
+    def _make_room(self, size: int, more: int) -> None:
+        """Remove what was not used for the longest time, as far as there is more, with what comes in and `more`, than
+        the bound allows. The whole cache is looked at after each so many bytes only, `size` of which come now, since
+        that takes a moment for each of its files.
         """
         with self._lock:
-            self._unseen += incoming
+            self._unseen += size + more
             if self._unseen <= self.bound / LOOK_AGAIN:
                 return
             self._unseen = 0.0
-        with locked(self.root / "lock"):
-            found: list[tuple[int, int, str]] = []
-            total = incoming
-            for folder in _scanned(self.root / "objects"):
-                for entry in _scanned(folder):
-                    with suppress(FileNotFoundError):  # damaged, and removed meanwhile
-                        information = entry.stat(follow_symlinks=False)
-                        total += information.st_size
-                        if information.st_nlink == 1:  # else a process uses it, and nothing would be gained
-                            found.append((information.st_atime_ns, information.st_size, entry.path))
-            for _, size, path in sorted(found):
-                if total <= self.bound:
-                    return
-                Path(path).unlink(missing_ok=True)
-                total -= size
+            with locked(self.root / "lock"):
+                self._remove_old(self._coming + more)
+
+    def _remove_old(self, total: int) -> None:
+        found: list[tuple[int, int, str]] = []
+        for folder in _scanned(self.root / "objects"):
+            for entry in _scanned(folder):
+                with suppress(FileNotFoundError):  # damaged, and removed meanwhile
+                    information = entry.stat(follow_symlinks=False)
+                    total += information.st_size
+                    if information.st_nlink == 1:  # else a process uses it, and nothing would be gained
+                        found.append((information.st_atime_ns, information.st_size, entry.path))
+        for _, size, path in sorted(found):
+            if total <= self.bound:
+                return
+            Path(path).unlink(missing_ok=True)
+            total -= size
 
 
 def _scanned(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
@@ -285,19 +317,24 @@ def _is_there(place: Path, each: Wanted) -> bool:
         return False
 
 
-def _link(source: Path, target: Path) -> None:
-    """A second name for a file, or a copy where the file system has none."""
+def _link(source: Path, target: Path, aside: Callable[[], AbstractContextManager[Path]]) -> None:
+    """A second name for a file; a copy, made aside, where the file system has none.
+
+    Raises:
+        FileExistsError: when the name is taken; not by a copy, which replaces what is there.
+    """
     try:
         os.link(source, target)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        shutil.copyfile(source, target)
-        target.chmod(0o444)
+        with aside() as copy:
+            shutil.copyfile(source, copy)
+            copy.chmod(0o444)
+            os.replace(copy, target)
 
 
 def _move(aside: Path, place: Path, digest: str) -> None:
     """Give a file that was verified its place."""
-    place.parent.mkdir(parents=True, exist_ok=True)
     os.replace(aside, place)
     note_digest(place, place.stat(), digest)

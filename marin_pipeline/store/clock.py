@@ -11,6 +11,7 @@ from marin_pipeline.core.errors import UsageError
 _DURATION = re.compile(r"([0-9]{1,18})([smhd])")
 _LONGEST = datetime.timedelta(days=36500)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_WRITTEN = re.compile(r"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)?", re.ASCII)
 _IN_A_NAME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)", re.ASCII)
 
 
@@ -34,6 +35,11 @@ def attempt_name() -> str:
     step that is tried again sort as they were made: `20260131T235959.123456-0a1b2c3d`.
     """
     return f"{now()[:26].replace('-', '').replace(':', '')}-{os.urandom(4).hex()}"
+
+
+def is_moment(text: object) -> bool:
+    """Whether a field of a record is a time, or empty, as where nobody knows it."""
+    return isinstance(text, str) and _WRITTEN.fullmatch(text) is not None
 
 
 def moment(text: str) -> datetime.datetime | None:

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput
+from marin_pipeline.core.visible import is_line
 from marin_pipeline.store import layout
+from marin_pipeline.store.clock import is_moment
 from marin_pipeline.store.lease import Holder, read_lease
 from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, put, shown_url, together
 from marin_pipeline.store.records import parsed, typed
@@ -135,7 +137,8 @@ class Commit:
             tree["adopted_from"] = None if source is None else Source(**source)
             tree.setdefault("origin", "")
             tree.setdefault("target", None)
-            tree["unpinned"] = tuple(tree.get("unpinned", ()))
+            unpinned = tree.get("unpinned")
+            tree["unpinned"] = () if unpinned is None else _lines(unpinned)
             if tree.keys() != cls.__dataclass_fields__.keys():
                 raise ValueError(f"its fields are {', '.join(sorted(tree))}")
             _refuse_elsewhere(tree)
@@ -152,7 +155,7 @@ class Commit:
 
 
 def _refuse_elsewhere(tree: Mapping[str, Any]) -> None:
-    """What becomes a path must be able to be one: a commit may be anybody's."""
+    """What becomes a path must be able to be one, and what is shown must be text: a commit may be anybody's."""
     if type(tree["number"]) is not int or not layout.is_name(tree["attempt"]) or type(tree["key"]) is not str:
         raise ValueError("its number, attempt or key is none")
     source = tree["adopted_from"]
@@ -163,6 +166,17 @@ def _refuse_elsewhere(tree: Mapping[str, Any]) -> None:
         and layout.is_key(source.key)
     ):
         raise ValueError("what it says to be adopted from is none")
+    if not (is_moment(tree["started"]) and is_moment(tree["finished"])):
+        raise ValueError("when it started or finished is no time")
+    copied = tree["copied_from"]
+    if copied != "" and not (is_line(copied) and ("@" not in copied or shown_url(copied) == copied)):
+        raise ValueError("what it says to be copied from is no URL, or has a user or password in it")
+
+
+def _lines(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(map(is_line, given)):
+        raise ValueError("what it says to be unpinned is none")
+    return tuple(given)
 
 
 @dataclass(frozen=True)

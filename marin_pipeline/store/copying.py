@@ -18,7 +18,8 @@ from functools import partial
 from threading import Event, Lock
 
 from marin_pipeline.core.artifact import ContentHash
-from marin_pipeline.core.errors import CorruptOutput, StoreError
+from marin_pipeline.core.errors import CorruptOutput, OtherBytes, StoreError
+from marin_pipeline.core.visible import as_line
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
@@ -29,11 +30,11 @@ from marin_pipeline.store.pages import PagedManifest, manifest_bytes, read_manif
 from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 
-AT_ONCE = 8
+AT_ONCE = 16
 """Objects that are copied at the same time."""
 
 WHOLE = 4 * 2**20
-"""Bytes up to which an object is held in memory and written by one call; 8 of them are 32 MiB."""
+"""Bytes up to which an object is held in memory and written by one call; `AT_ONCE` of them are 64 MiB."""
 
 _PLACE = re.compile(
     r"(?P<unit>steps/[^/]+(?:/[^/]+)*?/[0-9a-f]{16}/(?:attempts/[^/]+(?=/out/|/manifest/[0-9]+\.json)|work/[^/]+(?=/[^/]+/[^/]+/))"
@@ -85,7 +86,7 @@ def copy_output(
     copy_provenance(source, target, commit)
     write_spec(target, id, key, spec)
     _copy_manifest(source, target, id, key, commit)
-    taken = replace(commit, number=found.number, key=key, copied_from=shown_url(source.url))
+    taken = replace(commit, number=found.number, key=key, copied_from=as_line(shown_url(source.url)))
     return publish_commit(target, id, key, taken)[0]
 
 
@@ -275,8 +276,11 @@ class _Copy:
         except OSError as error:
             raise StoreError(f"{self._where(entry)}: cannot be read ({error.strerror or error})") from error
         if (content.size, content.hexdigest()) != (entry.size, entry.sha256):
-            state = "has other bytes (sha256 differs)" if content.size == entry.size else f"not {entry.size} bytes"
-            raise CorruptOutput(f"{self._where(entry)}: {state} than were committed; it cannot be taken from there")
+            size = f"{content.size}" if content.size <= entry.size else f"more than {entry.size}"
+            state = "its bytes are not those that were committed (sha256 differs)"
+            if content.size != entry.size:
+                state = f"has {size} bytes, but {entry.size} were committed"
+            raise OtherBytes(f"{self._where(entry)}: {state}; it cannot be taken from there")
         if kept:
             yield kept
 

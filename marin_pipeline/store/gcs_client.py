@@ -1,8 +1,8 @@
 """Requests to Google Cloud Storage by its JSON API. gcsfs says who we are and where the server is, and holds the
 connections; how often something is asked, for how long, and what an answer means to a person is decided here.
 
-Requests run in the thread of fsspec's event loop, and any thread may wait for them; large bodies come down in the
-thread that wants them.
+Objects are read in the thread that wants them; all else runs in the thread of fsspec's event loop, and any thread may
+wait for it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import os
 import random
 import re
 import ssl
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -34,7 +34,7 @@ from gcsfs.core import GCSFileSystem, _client_cert_ssl_context
 from gcsfs.retry import HttpError, NonRetryableError
 from yarl import URL
 
-from marin_pipeline.store.gcs_connections import Connections
+from marin_pipeline.store.gcs_connections import Connection, Connections
 
 T = TypeVar("T")
 
@@ -249,8 +249,8 @@ class Client:
             ) as reply:
                 yield reply
 
-    def get(self, url: str, where: str, headers: Mapping[str, str]) -> tuple[HTTPConnection, HTTPResponse]:
-        """Ask once for an object's bytes, in the thread that calls; the answer, whose body is still to be read.
+    def get(self, url: str, where: str, headers: Mapping[str, str]) -> Connection:
+        """Ask once for an object's bytes, in the thread that calls; the connection, over which they come.
 
         Raises:
             Silence: when there is no answer.
@@ -259,9 +259,37 @@ class Client:
         with self._explained(where, "read"):
             return self.connections.get(url, self._fs._get_headers({"Accept-Encoding": "identity", **headers}))
 
+    def read(self, place: Place) -> Reply:
+        """All of an object; or that it is not there (404).
+
+        Raises:
+            NoAnswer: when the store does not answer.
+            StoreError: for any other answer.
+        """
+        url, where = self.media_url(place.bucket, place.name), place.where
+        until = time.monotonic() + CALL_SECONDS
+        silence = ""
+        for wait in (*CALL_WAITS, None):
+            try:
+                connection = self.get(url, where, {})
+                try:
+                    with self._explained(where, "read"):
+                        reply = Reply(connection.status, connection.headers, connection.body())
+                finally:
+                    self.connections.release(connection)
+                if reply.status == 200 or (reply.status == 404 and not self.is_about_the_bucket(reply)):
+                    return reply
+                self.refuse(reply, where, "read")
+            except Silence as error:
+                silence = str(error)
+            if wait is None or time.monotonic() + wait > until:
+                break
+            time.sleep(wait * random.uniform(0.7, 1.3))
+        raise unanswered(where, "read", silence)
+
     @functools.cached_property
     def connections(self) -> Connections:
-        """For large bodies."""
+        """Over which objects are read."""
 
         def context() -> ssl.SSLContext:
             return _client_cert_ssl_context() if self._fs._use_client_cert else ssl.create_default_context()
@@ -278,11 +306,12 @@ class Client:
         """
         try:
             yield
-        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, ssl.SSLError) as error:
+        except (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError) as error:
             problem = f"the server's certificate is not trusted ({_first_line(str(error))})"
             raise StoreError(f"{where}: cannot {doing}: {problem}; check the network and SSL_CERT_FILE") from error
-        except (aiohttp.ClientError, HTTPException, OSError) as error:
-            raise Silence(self._plain(str(error).replace(" ssl:default", "") or type(error).__name__)) from error
+        except (aiohttp.ClientError, OSError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise Silence(self._plain(reason)) from error
         except google.auth.exceptions.TransportError as error:
             raise Silence(f"the credentials cannot be renewed: {self._plain(str(error))}") from error
         except (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthError) as error:

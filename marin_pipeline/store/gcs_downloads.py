@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
 from marin_pipeline.core.artifact import CHUNK
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.gcs_client import NUMBER, Place, Reply, Silence, unanswered
+from marin_pipeline.store.gcs_connections import Connection
 from marin_pipeline.store.objects import explain_os_error
 
 BLOCK = 2**20
@@ -43,7 +43,7 @@ class Stream:
         """Of the object, once something was read."""
         self.size = 0
         """Bytes of the whole object, once something was read."""
-        self._answer: tuple[HTTPConnection, HTTPResponse] | None = None
+        self._connection: Connection | None = None
         self._ended = False
 
     def readinto(self, buffer: memoryview) -> int:
@@ -57,9 +57,9 @@ class Stream:
         silence = ""
         for wait in (*WAITS, None):
             try:
-                if self._answer is None and not self._ended:
+                if self._connection is None and not self._ended:
                     self._open()
-                return 0 if self._answer is None else self._take(*self._answer, buffer)
+                return 0 if self._connection is None else self._take(self._connection, buffer)
             except Silence as error:
                 silence = str(error)
                 self.close()
@@ -72,23 +72,29 @@ class Stream:
         stop = "" if self._stop is None else f"{self._stop - 1}"
         spans = {"Range": f"bytes={self._at}-{stop}"} if self._at or stop else {}
         pinned = {"generation": self.generation} if self.generation else {}
-        connection, answer = client.get(client.media_url(bucket, name, **pinned), place.where, spans)
-        self._answer = connection, answer
+        self._connection = answer = client.get(client.media_url(bucket, name, **pinned), place.where, spans)
         if answer.status == 416:  # all of it was read, or there never was anything
-            self._end()
+            self._ended = True
+            self.close()
             return
         if answer.status not in (200, 206) or (self._at and answer.status == 200):
-            self.close()
-            body = b"" if answer.status == 200 else _body(answer)
-            connection.close()
-            self._refuse(Reply(answer.status, dict(answer.headers), body))
-        self.generation = answer.headers.get("X-Goog-Generation", "")
-        spanned = answer.headers.get("Content-Range", "").rpartition("/")[2]
-        size = spanned if NUMBER.fullmatch(spanned) else answer.headers.get("Content-Length", "0")
+            self._refuse(Reply(answer.status, answer.headers, b"" if answer.status == 200 else self._text(answer)))
+        self.generation = answer.headers.get("x-goog-generation", "")
+        spanned = answer.headers.get("content-range", "").rpartition("/")[2]
+        size = spanned if NUMBER.fullmatch(spanned) else answer.headers.get("content-length", "0")
         if not NUMBER.fullmatch(size):
             self.close()
             raise StoreError(f"{place.where}: the store does not tell the object's size: it is not GCS")
         self.size = int(size)
+
+    def _text(self, answer: Connection) -> bytes:
+        """What a refusal says."""
+        try:
+            return answer.body()
+        except OSError:
+            return b""
+        finally:
+            self.close()
 
     def _refuse(self, reply: Reply) -> None:
         client, where = self._place.client, self._place.where
@@ -100,43 +106,26 @@ class Stream:
             raise StoreError(f"{where}: the store sends all of an object where a part is asked for: it is not GCS")
         client.refuse(reply, where, "read")
 
-    def _take(self, connection: HTTPConnection, answer: HTTPResponse, buffer: memoryview) -> int:
+    def _take(self, connection: Connection, buffer: memoryview) -> int:
         try:
-            size = answer.readinto(buffer)
-        except (HTTPException, OSError) as error:
+            size = connection.readinto(buffer)
+        except OSError as error:
             raise Silence(str(error) or type(error).__name__) from error
         self._at += size
-        whole = self.size if self._stop is None else min(self._stop, self.size)
-        if self._at < whole and size < len(buffer):
+        if self._at >= (self.size if self._stop is None else min(self._stop, self.size)):
+            self._ended = True
+            self.close()
+        elif size < len(buffer):
             if not size:
                 raise Silence("it sent too few bytes")
             self.close()  # what has come is handed on, and the rest is asked for again
-        elif self._at >= whole:
-            self._end()
         return size
 
-    def _end(self) -> None:
-        self._ended = True
-        if self._answer is not None:
-            connection, answer = self._answer
-            if answer.isclosed() or not answer.read(1):
-                self._place.client.connections.give_back(connection)
-                self._answer = None
-        self.close()
-
     def close(self) -> None:
-        """End the connection."""
-        if self._answer is not None:
-            self._answer[0].close()
-            self._answer = None
-
-
-def _body(answer: HTTPResponse) -> bytes:
-    """What a refusal says."""
-    try:
-        return answer.read(2**16)
-    except (HTTPException, OSError):
-        return b""
+        """Be done with the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._place.client.connections.release(connection)
 
 
 def blocks(place: Place, start: int, stop: int | None) -> Iterator[bytes]:

@@ -81,18 +81,11 @@ class GcsObjects(RemoteObjects):
         return bool(self.client.wait(self._page(self._above, maxResults="1")).get("items"))
 
     def read(self, path: str) -> Found | None:
-        return self.client.wait(self._read(self._place(path)))
-
-    async def _read(self, place: Place) -> Found | None:
-        url = self.client.media_url(self.bucket, place.name)
-        reply = await self.client.request(
-            "GET", url, place.where, "read", headers={"Accept-Encoding": "identity"}, expected=(404,)
-        )
+        place = self._place(path)
+        reply = self.client.read(place)
         if reply.status == 404:
-            if self.client.is_about_the_bucket(reply):
-                self.client.refuse(reply, place.where, "read")
             return None
-        version = reply.headers.get("X-Goog-Generation")
+        version = reply.headers.get("x-goog-generation")
         if version is None:
             raise StoreError(f"{place.where}: the store does not tell the object's generation: it is not GCS")
         return Found(reply.body, version)

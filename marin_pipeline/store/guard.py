@@ -32,7 +32,7 @@ def refuse_secrets(files: Sequence[FileToPublish], what: str = "the output") -> 
     if known is None:
         return
     for name, file, _ in files:
-        refuse_secret_name(name)
+        refuse_secret_name(name, what)
         try:
             found = _found_in(known, file)
         except OSError as error:
@@ -41,8 +41,11 @@ def refuse_secrets(files: Sequence[FileToPublish], what: str = "the output") -> 
             raise _refused(f"{what} {name!r}", found)
 
 
-def refuse_secret_name(name: str) -> None:
-    """Look at the name that a file of an output is to have.
+def refuse_secret_name(name: str, what: str = "the output") -> None:
+    """Look at the name that a file is to have.
+
+    Args:
+        what: what it is, for errors.
 
     Raises:
         InputError: when the value of a secret is part of it.
@@ -50,7 +53,7 @@ def refuse_secret_name(name: str) -> None:
     known = guard()
     found = known and known.find(name.encode("utf-8", "surrogateescape"))
     if found:
-        raise _refused(f"the name of the output {redacted(name)!r}", found)
+        raise _refused(f"the name of {what} {redacted(name)!r}", found)
 
 
 def refuse_secret_in(data: bytes, what: str) -> None:

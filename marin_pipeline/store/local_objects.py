@@ -182,9 +182,11 @@ class LocalObjects(ObjectStore):
         return target
 
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
-        """The files are the objects: they are only hashed."""
+        """The files are the objects: they are made read-only, and hashed."""
         self._at(path)
         try:
+            for each in files:
+                _protect(each.file)
             digests = _digests([each.file for each in files], sum(each.size for each in files))
         except OSError as error:
             raise explain_os_error(error, self._at(path), "read what was written") from error
@@ -235,6 +237,7 @@ class _Writer(ObjectWriter):
 
     def close(self) -> Written:
         try:
+            _protect(self._file.fileno())
             self._file.close()
             _make_folder(os.path.dirname(self._target))
             os.replace(self._temporary, self._target)
@@ -260,6 +263,19 @@ def _digests(files: Sequence[Path], size: int) -> list[str]:
 
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(content_digest, files))
+
+
+def _protect(file: Path | int) -> None:
+    """Make a finished file read-only, so that no later step writes on it. One that has another name too may be
+    somebody's who writes on it, one of another user is not ours to change, and some file systems know no permissions.
+    """
+    with suppress(OSError):
+        found = os.stat(file)
+        if found.st_nlink == 1 and found.st_mode & _WRITABLE:
+            os.chmod(file, stat.S_IMODE(found.st_mode) & ~_WRITABLE)
+
+
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def _is_a_name(path: str) -> bool:

@@ -155,8 +155,11 @@ def file_and_folder(paths: Collection[str]) -> tuple[str, str] | None:
     return None
 
 
-def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
+def files_below(folder: Path, what: str = "the output") -> Iterator[tuple[str, Path, int]]:
     """Relative path, path and size of the regular files below a folder, sorted.
+
+    Args:
+        what: what each of them is, for errors.
 
     Raises:
         InputError: for a link or anything else that is not a file: its content could not be kept; for a name that no
@@ -174,24 +177,34 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path, int]]:
                     continue
                 if not entry.is_file(follow_symlinks=False):
                     kind = "a link" if entry.is_symlink() else "not a regular file"
-                    raise InputError(f"the output {relative!r} is {kind}; write the content itself")
+                    raise InputError(f"{what} {relative!r} is {kind}; write the content itself")
                 if problem := problem_with(relative):
-                    raise InputError(f"the output {relative!r} {problem}")
+                    raise InputError(f"{what} {relative!r} {problem}")
                 found.append((relative, Path(entry.path), entry.stat(follow_symlinks=False).st_size))
     return iter(sorted(found))
 
 
 def publish_all(objects: ObjectStore, path: str) -> None:
-    """Publish all files of `objects.folder(path)`; what lies in place is only looked at, since nobody needs its digest.
+    """Publish the records in `objects.folder(path)`; what lies in place is only looked at: nobody needs its digest.
 
     Raises:
         InputError: for a link among the files, or one that holds a secret.
     """
-    files = [FileToPublish(*each) for each in files_below(objects.folder(path))]
-    _refuse_long(objects, path, [each.name for each in files])
-    refuse_secrets(files)
+    files = [FileToPublish(*each) for each in files_below(objects.folder(path), "the record")]
+    _refuse_long(objects, path, [each.name for each in files], "the record")
+    refuse_secrets(files, "the record")
     if not objects.in_place:
         objects.publish(path, files)
+
+
+def refuse_link(folder: Path) -> None:
+    """See that the folder of an output is one yet: through a link the content would lie outside of the store.
+
+    Raises:
+        InputError: when it is a link.
+    """
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise InputError(f"{folder}: is a link by now; leave the folder there, and write the content itself into it")
 
 
 def build_manifest(
@@ -209,8 +222,7 @@ def build_manifest(
         InputError: for a link among the files, one that holds a secret, or one that was written and adopted under one
             path.
     """
-    if folder.is_symlink() or folder.parent.is_symlink():
-        raise InputError(f"{folder}: is a link by now; leave the folder there, and write the content itself into it")
+    refuse_link(folder)
     try:
         files = [FileToPublish(*each) for each in files_below(folder)]
     except OSError as error:
@@ -242,7 +254,7 @@ def checksums_differ(one: str | None, other: str | None) -> bool:
     return one.rpartition(":")[0] == other.rpartition(":")[0]
 
 
-def _refuse_long(objects: ObjectStore, path: str, names: Iterable[str]) -> None:
+def _refuse_long(objects: ObjectStore, path: str, names: Iterable[str], what: str = "the output") -> None:
     """Object stores take names of so many bytes in all, which is told before anything is uploaded."""
     if objects.longest is None:
         return
@@ -250,7 +262,7 @@ def _refuse_long(objects: ObjectStore, path: str, names: Iterable[str]) -> None:
         size = len(f"{path}/{name}".encode())
         if size > objects.longest:
             raise InputError(
-                f"the output {name!r} has a name that is {size - objects.longest} bytes too long to lie in "
+                f"{what} {name!r} has a name that is {size - objects.longest} bytes too long to lie in "
                 f"{objects.url}/{path}; choose a shorter one"
             )
 

@@ -37,11 +37,14 @@ class Git:
     root: str
     """The project's folder, relative to the repository; empty when it is the same."""
     note: str = ""
+    untracked: tuple[str, ...] = ()
+    """Files of the snapshot, relative to the project, that git does not track: neither the commit nor the patch has
+    them. The snapshot does."""
 
     @property
     def is_dirty(self) -> bool:
-        """Whether a tracked file had other content than in the commit."""
-        return self.patch != ""
+        """Whether the code was another than in the commit."""
+        return self.patch != "" or bool(self.untracked)
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,11 @@ class Origin:
 
     def tree(self) -> Tree:
         """The record as JSON values."""
-        return asdict(self)
+        tree = asdict(self)
+        # What there is not is left out, so that records of earlier versions keep their digests.
+        if self.git is not None and not tree["git"].pop("untracked"):
+            return tree
+        return tree if self.git is None else {**tree, "git": {**tree["git"], "untracked": list(self.git.untracked)}}
 
     @classmethod
     def of_tree(cls, tree: Any) -> Origin:

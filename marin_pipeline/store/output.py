@@ -26,6 +26,14 @@ SMALL = 2**23
 _REMEDY = "run the step that made it again with --force"
 
 
+State = tuple[int, int]
+"""Size of a file, and when it was written last (ns)."""
+
+
+def _state(information: os.stat_result) -> State:
+    return information.st_size, information.st_mtime_ns
+
+
 def verified(objects: ObjectStore, entry: Entry) -> Path:
     """The local file of an entry, its size and bytes checked.
 
@@ -35,8 +43,11 @@ def verified(objects: ObjectStore, entry: Entry) -> Path:
     return all_verified(objects, [entry])[0]
 
 
-def all_verified(objects: ObjectStore, entries: Sequence[Entry]) -> list[Path]:
+def all_verified(objects: ObjectStore, entries: Sequence[Entry], states: dict[Path, State] | None = None) -> list[Path]:
     """The local files of entries, in order, their sizes and bytes checked; what is not at hand is fetched in one go.
+
+    Args:
+        states: gets the state in which each file was checked.
 
     Raises:
         CorruptOutput: when an object is missing, or its bytes are not those that were committed.
@@ -58,6 +69,8 @@ def all_verified(objects: ObjectStore, entries: Sequence[Entry]) -> list[Path]:
                 raise CorruptOutput(
                     f"{where}: has {information.st_size} bytes, but {entry.size} were committed; {_REMEDY}"
                 )
+            if states is not None:
+                states[path] = _state(information)
             if digest_at(path, information) != entry.sha256:
                 raise CorruptOutput(f"{where}: its bytes are not those that were committed (sha256 differs); {_REMEDY}")
         except OSError as error:
@@ -82,6 +95,8 @@ class FileSet:
         self.manifest = manifest
         self.what = what
         """Whose files these are, for errors."""
+        self._states: dict[Path, State] = {}
+        """Of the files that lie in place, as they were when they were checked."""
 
     @functools.cached_property
     def files(self) -> Mapping[str, Entry]:
@@ -96,11 +111,11 @@ class FileSet:
             CorruptOutput: when the bytes are not those that were committed.
         """
         if path in self.files:
-            return verified(self.objects, self.files[path])
+            return self._verified([self.files[path]])[0]
         inside = {entry.path: entry for entry in self.manifest.below(path)}
         if not inside:
             raise self._unknown(path)
-        found = dict(zip(inside, all_verified(self.objects, list(inside.values())), strict=True))
+        found = dict(zip(inside, self._verified(list(inside.values())), strict=True))
         folders = {_folder_of(file, name, path) for name, file in found.items()}
         only = folders.pop() if len(folders) == 1 else None
         return only if only is not None else self._gathered(path, found)
@@ -124,7 +139,31 @@ class FileSet:
 
             if (file := open_ranges(self.objects, entry)) is not None:
                 return file
-        return verified(self.objects, entry).open("rb")
+        return self._verified([entry])[0].open("rb")
+
+    def _verified(self, entries: Sequence[Entry]) -> list[Path]:
+        return all_verified(self.objects, entries, self._states if self.objects.in_place else None)
+
+    def refuse_changed(self, where: str) -> None:
+        """See that the files that were read, and lie in the store itself, are as they were when they were checked.
+
+        Args:
+            where: the step that has read them.
+
+        Raises:
+            InputError: when one was written meanwhile.
+        """
+        for path, state in self._states.items():
+            try:
+                same = _state(path.stat()) == state
+            except OSError:
+                same = False
+            if not same:
+                raise InputError(
+                    f"{where}: its input {os.fspath(path)} was written or removed while it ran. That is a file of "
+                    f"{self.what}, which is committed: a step writes to ctx.out only, and changes copies. Nothing of "
+                    f"this attempt is kept; mend the input ({_REMEDY}), and run again"
+                )
 
     def _gathered(self, path: str, found: Mapping[str, Path]) -> Path:
         """A folder of links, for files that lie in several places."""
@@ -218,6 +257,15 @@ class CommittedOutput:
     @functools.cached_property
     def _file_set(self) -> FileSet:
         return FileSet(self.objects, self.manifest, f"the output of {self.id} {self.key[:8]}")
+
+    def refuse_changed(self, where: str) -> None:
+        """See that what was read of it is as it was when it was read.
+
+        Raises:
+            InputError: when a file of it was written meanwhile.
+        """
+        if "_file_set" in self.__dict__:
+            self._file_set.refuse_changed(where)
 
     @property
     def files(self) -> Mapping[str, Entry]:

@@ -136,6 +136,11 @@ def _options(url: str, timeout: int, silence: int) -> dict[str, Any]:
         options["region"] = region
     if not os.environ.get("AWS_ACCESS_KEY_ID"):
         options.update(_from_profile(url, region))
+    elif not os.environ.get("AWS_SECRET_ACCESS_KEY"):
+        raise UsageError(
+            f"--prefix {url}: AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not; set both, or neither for the "
+            "credentials of a profile or of the machine"
+        )
     return options
 
 

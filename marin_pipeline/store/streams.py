@@ -9,15 +9,15 @@ import io
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TextIO
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.paths import relative_path
 from marin_pipeline.store.guard import guarded
-from marin_pipeline.store.manifest import VALUE
+from marin_pipeline.store.manifest import VALUE, refuse_link
 from marin_pipeline.store.objects import ObjectStore, ObjectWriter, Written
 
 BUFFER = 2**20
@@ -42,6 +42,8 @@ class Streams:
         self._folder = folder
         self._lock = threading.Lock()
         self._open: set[str] = set()
+        self._lost: set[str] = set()
+        """Names of streams that were thrown away in the middle of their block."""
         self._done: dict[str, _Streamed] = {}
 
     @contextmanager
@@ -55,14 +57,21 @@ class Streams:
         done = None
         try:
             raw = _Raw(guarded(self._objects.writer(f"{self._path}/{name}"), name))
+            file = None
             try:
                 file = _opened(raw, mode)
                 yield file
                 file.close()
                 self._refuse_written(name)
+                self._refuse_links(name)
                 done = _Streamed(raw.finish(), self._stamp(name))
+            except GeneratorExit:  # nobody holds the block any more, which was never left
+                _thrown_away(raw, file)
+                with self._lock:
+                    self._lost.add(name)
+                raise
             except BaseException:
-                raw.abort()
+                _thrown_away(raw, file)
                 raise
         finally:
             with self._lock:
@@ -74,12 +83,15 @@ class Streams:
         """What was streamed, by name.
 
         Raises:
-            InputError: when a stream is open yet, or a file was also written under its name.
+            InputError: when a stream was begun and not ended, or a file was also written under its name.
         """
         with self._lock:
-            if self._open:
+            not_ended = self._open | (self._lost - self._done.keys())
+            if not_ended:
+                name = min(not_ended)
                 raise InputError(
-                    f"the stream {min(self._open)!r} is open yet: leave the block of ctx.stream before the step ends"
+                    f"the stream {name!r} was begun and not ended, so that it is no file of the output; write it in a "
+                    f"block (`with ctx.stream({name!r}) as file:`), and leave that before the step ends"
                 )
             for name, each in self._done.items():
                 if self._stamp(name) != each.stamp:
@@ -94,6 +106,7 @@ class Streams:
             if name in self._open or name in self._done:
                 raise InputError(f"the output {name!r} is streamed already; use another name")
             self._refuse_written(name)
+            self._refuse_links(name)
             self._open.add(name)
         return name
 
@@ -104,6 +117,15 @@ class Streams:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def _refuse_links(self, name: str) -> None:
+        """See that nothing on the way to a file leads elsewhere: what is streamed would lie outside of the store."""
+        refuse_link(self._folder)
+        for above in (self._folder / each for each in PurePosixPath(name).parents):
+            if above.is_symlink():
+                raise InputError(
+                    f"the output {name!r} cannot be streamed: {above} is a link; leave a folder there, or none"
+                )
 
     def _refuse_written(self, name: str) -> None:
         if self._stamp(name) is not None:
@@ -118,6 +140,15 @@ def _opened(raw: _Raw, mode: str) -> BinaryIO | TextIO:
         raise InputError(f"a stream is written from beginning to end: its mode is 'wb', or 'w' for text, not {mode!r}")
     file = io.BufferedWriter(raw, BUFFER)
     return file if mode == "wb" else io.TextIOWrapper(file, encoding="utf-8", newline="")
+
+
+def _thrown_away(raw: _Raw, file: BinaryIO | TextIO | None) -> None:
+    """Leave nothing of a stream, and let nobody write on, whatever part of the file was kept."""
+    raw.abort()
+    with suppress(OSError, ValueError):  # what was buffered goes nowhere
+        if file is not None:
+            file.close()
+    raw.close()
 
 
 class _Raw(io.RawIOBase):
@@ -137,6 +168,8 @@ class _Raw(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         size = memoryview(data).nbytes
+        if self.closed:
+            raise ValueError("write to a closed stream: its block has ended, or it was closed")
         if self._aborted:  # what was buffered when the block failed
             return size
         self._refuse_broken()

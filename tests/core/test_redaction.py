@@ -39,6 +39,9 @@ def test_a_value_is_found_in_every_form(value: str, before: str, after: str) -> 
         plain.hex().encode(),
         base64.b64encode(plain),
         base64.urlsafe_b64encode(plain),
+        base64.b64encode(whole.encode("utf-16-le")),
+        base64.b64encode(base64.b64encode(f"{value}{after}".encode())),
+        str(list(plain)).encode(),
         whole.encode("utf-16"),
         whole.encode("utf-32"),
     ]
@@ -67,6 +70,11 @@ def test_pieces_are_redacted_as_the_whole(values: list[str], pieces: list[str]) 
 @hypothesis.given(ALIKE, st.integers(1, 12))
 def test_nothing_is_held_back_that_begins_no_value(value: str, size: int) -> None:
     assert Redactor({"T": [value]}).split(b"c" * size + b"\n") == (b"c" * size + b"\n", b"")
+
+
+def test_a_value_of_which_every_character_is_escaped_is_found() -> None:
+    known = Redactor({"TOKEN": ["hf_Ab/+9ü→xyz"]})
+    assert known.find("".join(f"\\u{ord(letter):04x}" for letter in "a hf_Ab/+9ü→xyz b").encode()) == "TOKEN"
 
 
 def test_parts_of_a_key_and_of_credentials_are_found() -> None:

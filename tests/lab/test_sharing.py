@@ -84,6 +84,19 @@ def test_share_refuses_a_key_without_a_current_output(inline: Bench, command: Co
     assert not (tmp_path / "b.json").exists()
 
 
+def test_share_says_of_a_file_that_cannot_be_written_what_was_asked_for(
+    inline: Bench, command: Command, tmp_path: Path
+) -> None:
+    inline.run(TARGET)
+    ran = command("share", TARGET.key, "--out", str(tmp_path / "nowhere" / "b.json"))
+    assert (ran.code, f"--out {tmp_path}/nowhere/b.json: there is no folder {tmp_path}/nowhere" in ran.err) == (2, True)
+    (tmp_path / "file").write_text("")
+    ran = command("share", TARGET.key, "--out", str(tmp_path / "file" / "b.json"))
+    assert ran.code != 0
+    assert "choose another file" in ran.err
+    assert "--prefix" not in ran.err
+
+
 def change_file(inline: Bench) -> None:
     next(step_folder(inline, words(text="a b")).glob("attempts/*/out/words.txt")).write_text("longer than before")
 

@@ -61,3 +61,17 @@ def test_the_curve_is_as_high_as_asked_and_falls_with_the_loss(losses: list[floa
 
 def test_the_curve_of_no_steps_says_so() -> None:
     assert str(tables.curve("")) == "no steps were made"
+
+
+def test_a_source_and_a_reason_may_hold_anything() -> None:
+    told = "[bold]a[/bold]\x1b]0;b\x07"
+    for text in (
+        printed(tables.funnel({"filter": documents(Count(told, "a", 1, 10))}), 160),
+        printed(
+            tables.bits_per_byte(
+                {"m": Scores(Score(told, 3, 2, 7, 1.0, 1.0, 0.5), 1.0, (Score(told, 3, 2, 7, 1.0, 1.0, 0.5),))}, {}
+            ),
+            160,
+        ),
+    ):
+        assert "[bold]a[/bold]\\u001b]0;b\\u0007" in text

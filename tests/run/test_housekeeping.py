@@ -52,6 +52,7 @@ def test_verify_ends_with_4_when_something_is_wrong_and_says_what_to_do(inline: 
     ran = command("verify")
     assert ran.code == 0
     assert ran.out.splitlines()[-1].startswith("3 outputs, 5 files, ")
+    assert ran.out.splitlines()[-1].endswith(": all objects are there, with the sizes that were committed")
     assert command("verify", "--level", "full").code == 0
     file = next(step_folder(inline, words(text="a b")).glob("attempts/*/out/words.txt"))
     file.write_bytes(b"x x")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from marin_pipeline import Context, step
+from marin_pipeline import Context, Runtime, step
 from marin_pipeline.core.errors import MarinError
 from marin_pipeline.run.adoption import Content
 from marin_pipeline.store.manifest import build_manifest
@@ -91,7 +92,8 @@ def test_what_is_no_file_or_has_no_good_name_is_refused(kind: str, where: str, i
     result = inline.run(target)
     if kind == "device" and "PermissionError" in failure(result):
         pytest.skip("devices cannot be made here")
-    assert REFUSED[kind] in failure(result)
+    expected = REFUSED[kind]
+    assert (expected.replace("the output", "the record") if where == "records" else expected) in failure(result)
     assert not (step_folder(inline, target) / "commits").exists()
 
 
@@ -183,3 +185,41 @@ def test_a_name_that_is_too_long_for_a_bucket_is_refused_before_anything_is_uplo
             objects.writer(f"{path}/{name}")
     else:
         assert len(build_manifest(objects, folder, path, {}).entries) == 2
+
+
+def streamed_through_a_link(shard: Any, item: int, elsewhere: str) -> int:
+    (shard.out / "d").symlink_to(elsewhere)
+    with shard.stream("d/leaked") as file:
+        file.write(b"1")
+    return item
+
+
+@step
+def writes_through_links(ctx: Context, how: str, elsewhere: Runtime[str]) -> int:
+    if how == "stream":
+        (ctx.out / "d").symlink_to(elsewhere)
+        with ctx.stream("d/leaked") as file:
+            file.write(b"1")
+    elif how == "shard":
+        ctx.map(streamed_through_a_link, [1], elsewhere=elsewhere)
+    elif how == "value":
+        (ctx.out / "value.json").symlink_to(Path(elsewhere) / "leaked")
+    elif how == "out":
+        ctx.out.rmdir()
+        ctx.out.symlink_to(elsewhere)
+    else:
+        with ctx.work.writing("part") as folder:
+            folder.rmdir()
+            folder.symlink_to(elsewhere)
+    return 1
+
+
+@pytest.mark.parametrize("how", ["stream", "shard", "value", "out", "work"])
+def test_the_engine_writes_nothing_through_a_link_that_a_step_has_made(how: str, inline: Bench, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    target = writes_through_links(how=how, elsewhere=str(elsewhere))
+    result = inline.run(target)
+    assert re.search("is a link|kept for the returned value", failure(result)), failure(result)
+    assert not [*elsewhere.iterdir()]
+    assert not (step_folder(inline, target) / "commits").exists()

@@ -211,6 +211,19 @@ def test_a_clean_tree_and_a_dirty_one(repository: Path) -> None:
     assert (project / "experiment.py").read_text() == f"{EXPERIMENT}# é\n"
 
 
+def test_code_that_git_does_not_track_is_named(repository: Path) -> None:
+    project = repository / "project"
+    files = ["experiment.py", "exp.py", "tools/ignored.py", "tools/helper.py", "[a].py"]
+    assert (state := git_state(project, files[:1])) is not None
+    assert (state.untracked, state.is_dirty) == ((), False)
+    (repository / ".git" / "info" / "exclude").write_text("ignored.py\n")
+    for name in ("exp.py", "tools/ignored.py", "[a].py", "not_kept.py"):
+        (project / name).write_text("x = 1\n")
+    state = git_state(project, files)
+    assert state is not None
+    assert (state.untracked, state.patch, state.is_dirty) == (("[a].py", "exp.py", "tools/ignored.py"), "", True)
+
+
 def test_a_long_patch_or_one_that_is_no_text_is_left_out_and_that_is_said(repository: Path) -> None:
     (repository / "project" / "experiment.py").write_text("x" * (git_module.LONGEST_PATCH + 1))
     found = git_state(repository)

@@ -73,6 +73,7 @@ def test_a_secret_that_is_given_away_in_every_way_stands_nowhere(
     assert "<secret LEAK_TOKEN>" in events["maps/raises"]["text"]
     assert "the output 'deep/file.txt' holds" in events["keeps/file"]["text"]
     assert "the returned value holds" in events["keeps/value"]["text"]
+    assert "the record 'log.txt' holds" in events["keeps/record"]["text"]
     (progress,) = [event for event in ran.events if event["event"] == "progress"]
     assert progress["figures"] == {"loss <secret LEAK_TOKEN>": 1.0}
     logs = list((tmp_path / "store").glob("steps/**/log.txt"))

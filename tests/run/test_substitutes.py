@@ -496,6 +496,21 @@ def test_a_substitute_of_an_unknown_kind_is_wrong_use(inline: Bench) -> None:
         inline.plan(TOTAL, substitutes=["ftp://host/store"])
 
 
+def test_a_substitute_of_an_unknown_kind_in_the_environment_names_the_variable(
+    inline: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARIN_SUBSTITUTES", "ftp://host/store")
+    with pytest.raises(UsageError, match="MARIN_SUBSTITUTES ftp://"):
+        inline.plan(TOTAL)
+
+
+def test_a_plan_says_for_programs_where_an_output_is_fetched_from(inline: Bench, theirs: Bench) -> None:
+    trees = {each.node.key: each.tree() for each in inline.plan(TOTAL, **taking(theirs)).nodes.values()}
+    assert trees[TOTAL.key]["from"] == theirs.objects.url
+    assert [key for key, tree in trees.items() if "from" in tree] == [TOTAL.key]  # the others are not needed here
+    assert not any("from" in each.tree() for each in inline.plan(TOTAL).nodes.values())
+
+
 def test_a_store_that_is_its_own_substitute_is_not_looked_in_twice(inline: Bench) -> None:
     assert inline.run(TOTAL, **taking(inline)).ok
     assert inline.ran() == Counter(words=1, times=1, number=1, add=1)

@@ -221,7 +221,8 @@ def test_a_plan_and_a_program_show_what_comes_from_afar(tmp_path: Path, program:
     out = program(file, "plan", "--max-transfer", "10GB").out
     assert "transfer 3.2 GB in all, within --max-transfer 10 GB" in out
     ran = program(file, "plan", "--json", "--max-transfer", "1GB")
-    assert ran.code == 0
+    assert ran.code == 2  # as the run
+    assert "error: 3.2 GB would be transferred, and 1 GB is the most" in ran.err
     step, end = ran.events
     assert step["status"] == "run"
     assert end == {
@@ -246,7 +247,13 @@ def test_a_plan_and_a_program_show_what_comes_from_afar(tmp_path: Path, program:
     refused = program(file, "--max-transfer", "1GB")
     assert refused.code == 2
     assert "error: 3.2 GB would be transferred, and 1 GB is the most" in refused.err
+    for command in (["plan"], ["plan", "--check"]):
+        refused = program(file, *command, "--max-transfer", "1GB")
+        assert refused.code == 2
+        assert "3.2 GB in all, more than --max-transfer 1 GB: a run is refused" in refused.out
     assert program(file, "--max-transfer", "1GX").code == 2
+    told = program(file, "plan", extra={"MARIN_MAX_TRANSFER": "1GX"})
+    assert (told.code, told.err.partition(":")[2].startswith(" MARIN_MAX_TRANSFER '1GX'")) == (2, True)
     done = program(file, "--json", "--max-transfer", "10 GB")
     assert done.code == 0
     assert [event["bytes"] for event in done.events if event["event"] == "transfer"] == [3_200_000_000]
@@ -360,3 +367,34 @@ def test_a_plan_in_which_nothing_is_read_asks_for_no_region(inline: Bench, monke
     session = inline.session([TOTAL, number(value=7)])
     assert session.transfers(session.plan()).parts == []
     assert json.dumps(session.transfers(session.plan()).tree()) == "{}"
+
+
+@pytest.mark.parametrize(
+    ("part", "limit", "told"),
+    [
+        (
+            Part("downloads", "", "", 0, ["a"], ["a"]),
+            10,
+            "an unknown number of bytes in all, and --max-transfer 10 B is",
+        ),
+        (
+            Part("downloads", "", "", 7, ["a"], ["a"]),
+            10,
+            "7 B and an unknown number of bytes in all, and --max-transfer",
+        ),
+        (
+            Part("downloads", "", "", 11, ["a"], ["a"]),
+            10,
+            "11 B in all, more than --max-transfer 10 B: a run",
+        ),
+        (Part("downloads", "", "", 10, ["a"]), 10, "10 B in all, within --max-transfer 10 B"),
+    ],
+)
+def test_the_line_of_the_limit_says_what_is_known_and_what_a_run_would_do(part: Part, limit: int, told: str) -> None:
+    transfers = Transfers([part], "", limit)
+    assert f"transfer {told}" in transfers.lines()[-1]
+    assert transfers.lines()[-1].endswith("a run is refused") == bool(transfers.refusal())
+
+
+def test_a_step_that_brings_nothing_in_is_not_counted(inline: Bench) -> None:
+    assert inline.session(brings(sizes=[]), max_transfer=0).transfers(inline.plan(brings(sizes=[]))).lines() == []

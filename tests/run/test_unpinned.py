@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marin_pipeline.core.errors import InputError
+from marin_pipeline.core.errors import DeclarationError, InputError
 from marin_pipeline.core.graph import Graph
 from marin_pipeline.core.step import Step
 from marin_pipeline.run import drawing, inspection
@@ -17,7 +17,7 @@ from marin_pipeline.run.explanation import Explanation
 from marin_pipeline.run.screen import output_lines, plan_lines, summary_tree
 from marin_pipeline.store.commit import Commit
 from tests.run.sessions import Bench
-from tests.run.unpinned_steps import both, fetch
+from tests.run.unpinned_steps import both, fetch, telling
 
 OPEN = fetch(address="a").named("open")
 OTHER = fetch(address="b").named("other")
@@ -66,7 +66,7 @@ def test_plan_run_show_ls_and_the_picture_say_so(inline: Bench) -> None:
     result = inline.run(ALL)
     summary = {step["name"]: tuple(step.get("unpinned", ())) for step in summary_tree(result)["steps"]}
     assert summary == UNPINNED
-    assert any(line.startswith("unpinned a, b: ") for line in output_lines(result))
+    assert "unpinned a, b" in output_lines(result)
     shown = list(inspection.show(result.objects, ALL.key, as_json=False))
     assert [line for line in shown if line.startswith("unpinned")] == ["unpinned   a", "unpinned   b"]
     listed = [json.loads(line) for line in inspection.list_steps(result.objects, as_json=True)]
@@ -94,3 +94,46 @@ def test_a_commit_without_it_is_written_and_read_as_before(inline: Bench) -> Non
     assert "unpinned" not in commit.tree()
     assert Commit.loads(commit.dumps(), "here").unpinned == ()
     assert dataclasses.replace(commit, unpinned=("a",)).dumps() != commit.dumps()
+
+
+def _nothing() -> list[str]:
+    return []
+
+
+@pytest.mark.parametrize(
+    ("option", "hook", "problem"),
+    [
+        ("unpinned", lambda url: [url], "returned a list with a .* in it"),
+        ("unpinned", lambda arguments: arguments["address"], "returned a str"),
+        ("unpinned", lambda arguments: arguments["adress"], "raised KeyError: 'adress'"),
+        ("unpinned", lambda arguments: arguments, "returned a dict"),
+        ("unpinned", lambda arguments: None, "returned a NoneType"),
+        ("unpinned", lambda address, sha256: [address], "cannot be called so .missing a required argument: 'sha256'"),
+        ("unpinned", _nothing, "cannot be called so"),
+        ("unpinned", ["a"], "cannot be called so"),
+        ("transfers", lambda arguments: 5, "returned a int"),
+        ("transfers", lambda arguments: [-1], "returned a list with a int in it, '-1'"),
+        ("transfers", lambda arguments: [arguments["address"]], "returned a list with a str in it, 'a'"),
+        ("transfers", lambda size, address: [size], "cannot be called so"),
+        ("chain", lambda a, b: None, "cannot be called so"),
+        ("exact", _nothing, "cannot be called so"),
+    ],
+)
+def test_a_function_of_the_arguments_that_does_not_fit_is_told_with_the_step(
+    option: str, hook: Any, problem: str
+) -> None:
+    expected = rf"step fetch \(unpinned_steps\.py:\d+\): {option}= {problem}.*it is a function of one argument"
+
+    def declared() -> Any:
+        made = Step(fetch.fn, **{option: hook})(address="a")
+        assert made.declaration is not None
+        return made.declaration.transfers
+
+    with pytest.raises(DeclarationError, match=expected) as told:
+        declared()
+    assert f"`{option}=lambda arguments: " in str(told.value)
+
+
+def test_how_to_pin_it_is_said_where_the_step_knows_it(inline: Bench) -> None:
+    lines = output_lines(inline.run([telling(address="c"), OPEN]))
+    assert [line for line in lines if line.startswith("unpinned")] == ["unpinned c: see its log", "unpinned a"]

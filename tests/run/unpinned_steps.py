@@ -20,6 +20,11 @@ def fetch(ctx: Context, address: str, sha256: str | None = None, size: int = 0) 
     return len(address)
 
 
+@step(unpinned=not_fixed, pinning="see its log")
+def telling(ctx: Context, address: str, sha256: str | None = None) -> int:
+    return len(address)
+
+
 @step
 def both(ctx: Context, parts: list[Artifact[int]]) -> int:
     return sum(part.value for part in parts)

@@ -158,7 +158,10 @@ def test_what_is_not_pinned_is_named_and_what_is_known_to_come_is_counted(tmp_pa
     ]
     declared = download(pinned).declaration
     assert declared is not None
-    assert (declared.unpinned, declared.transfers) == ((), [100, None, None, None, len(DATA)])
+    assert (declared.unpinned, declared.transfers) == ((), [100, None, None, None])
+    here = download([(tmp_path / "here").as_uri(), Source(str(tmp_path / "here"), name="other")]).declaration
+    assert here is not None
+    assert list(here.transfers) == []  # it is here
     open_ones = ["https://host/a", "hf://datasets/some/texts@main/b", "gs://bucket/c", "s3://bucket/d", "/etc/hostname"]
     assert download([*pinned[1:1], *open_ones]).unpinned == tuple(open_ones)
 

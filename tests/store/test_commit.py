@@ -39,8 +39,8 @@ COMMIT = Commit(
     pieces={"piece": "p" * 64},
     arguments={"x": 1},
     fingerprint={"python": "3"},
-    started="then",
-    finished="now",
+    started="2026-01-31T23:59:59.123456Z",
+    finished="2026-02-01T00:00:00.000000Z",
     seconds=1.5,
     bytes=10,
 )

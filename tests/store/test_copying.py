@@ -124,7 +124,12 @@ def many(ctx: Context, files: int) -> int:
     return files
 
 
-def test_an_output_with_a_manifest_in_pages_is_copied(inline: Bench, target: ObjectStore) -> None:
+def test_an_output_with_a_manifest_in_pages_is_copied(
+    inline: Bench, target: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MOST", 40)
+    monkeypatch.setattr(pages, "PAGE", 16)
+    monkeypatch.setattr(copying, "BATCH", 7)
     artifact = many(files=pages.MOST + 1)
     commit = made(inline, artifact)
     copied(inline.objects, target, artifact)
@@ -316,6 +321,14 @@ def test_a_damaged_object_of_the_source_is_named_and_nothing_is_committed(
         copied(inline.objects, target, SQUARES)
     assert entry.object in str(error.value)
     assert "squares/1.txt" in str(error.value)
+    size = entry.size
+    told = {
+        "missing": "is missing",
+        "flipped": "its bytes are not those that were committed",
+        "cut": f"has {size - 1} bytes, but {size} were committed",
+        "longer": f"has more than {size} bytes, but {size} were committed",
+    }
+    assert told[how] in str(error.value)
     assert not is_believed(target, SQUARES)
     assert target.read(entry.object) is None
 

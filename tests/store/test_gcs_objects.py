@@ -316,10 +316,12 @@ def test_a_server_that_refuses_or_says_nothing_is_given_up(
 
 def test_a_port_where_nobody_listens_is_given_up_in_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{free_port()}")
-    began = time.monotonic()
-    with pytest.raises(NoAnswer, match=r"gs://bucket/x/a: cannot read: the store does not answer \(Cannot connect"):
-        open_objects("gs://bucket/x").read("a")
-    assert 2 < time.monotonic() - began < 20
+    objects = open_objects("gs://bucket/x")
+    for call, doing in ((lambda: objects.read("a"), "read"), (lambda: objects.create("a", b""), "write")):
+        began = time.monotonic()
+        with pytest.raises(NoAnswer, match=rf"gs://bucket/x/a: cannot {doing}: the store does not answer \(Conn"):
+            call()
+        assert 2 < time.monotonic() - began < 20
 
 
 # Uploads in parts as Google answers them -----------------------------------------------------------------------------

@@ -383,3 +383,10 @@ def test_an_endpoint_for_s3_alone_comes_before_that_for_all_services(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.url)
     assert S3Objects(s3_prefix).create("a", b"1") is not None
+
+
+def test_a_key_without_its_secret_names_both_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    with pytest.raises(UsageError, match="AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not; set both"):
+        S3Objects("s3://bucket/folder")

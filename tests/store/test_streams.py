@@ -201,7 +201,7 @@ def test_a_file_that_is_also_a_folder_is_refused(output: Output) -> None:
 def test_a_stream_that_is_open_when_the_step_ends_is_told(output: Output) -> None:
     block = output.stream("a")
     block.__enter__()
-    with pytest.raises(InputError, match="the stream 'a' is open yet: leave the block"):
+    with pytest.raises(InputError, match="the stream 'a' was begun and not ended"):
         output.manifest()
     block.__exit__(None, None, None)
     assert len(output.manifest().entries) == 1
@@ -248,3 +248,54 @@ def test_a_write_that_failed_and_was_caught_still_fails_the_stream() -> None:
                 file.write(bytes([number]) * 2_000_000)
     assert output.held() == []
     assert output.streams.finished() == {}
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+@pytest.mark.parametrize("above", ["d", "d/e", "."])
+def test_a_link_on_the_way_of_a_stream_is_refused_and_nothing_is_left_behind_it(
+    output: Output, tmp_path: Path, above: str, when: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    def link() -> None:
+        place = output.out / above
+        if above == ".":
+            place = output.out.rename(output.out.with_name("moved")).with_name("out")
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(elsewhere, target_is_directory=True)
+
+    def write(file: Any) -> None:
+        file.write(b"1")
+        if when == "while":
+            link()
+
+    if when == "before":
+        link()
+    block = output.stream("d/e/leaked")
+    with pytest.raises(InputError, match=r"is a link"), block as file:
+        write(file)
+    assert not [*elsewhere.iterdir()]
+    assert not [name for name in output.held() if "leaked" in name]
+    assert output.streams.finished() == {}
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("mode", ["wb", "w"])
+@pytest.mark.parametrize("ends", ["well", "with an error"])
+def test_no_part_of_a_stream_that_was_kept_can_be_written_to_after_its_block(
+    output: Output, mode: str, ends: str
+) -> None:
+    """Else what is written would be lost without a word."""
+    kept: list[Any] = []
+    with suppress(ZeroDivisionError), output.stream("a", mode) as file:
+        buffered = file if mode == "wb" else file.buffer
+        kept += [buffered, buffered.raw]
+        buffered.write(b"1")
+        _ = 1 // (ends == "well")
+    for each, data in ((file, b"2" if mode == "wb" else "2"), *((each, b"2") for each in kept)):
+        with pytest.raises(ValueError, match="closed"):
+            each.write(data)
+    assert output.held() == (["a"] if ends == "well" else [])
+    if ends == "well":
+        assert output.bytes_of("a") == b"1"

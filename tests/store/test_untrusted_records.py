@@ -15,9 +15,11 @@ import pytest
 from hypothesis import strategies as st
 
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
+from marin_pipeline.core.visible import as_line
 from marin_pipeline.run.shards import read_shard
 from marin_pipeline.run.work import StoredWork
 from marin_pipeline.store import layout
+from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Commit, Source
 from marin_pipeline.store.manifest import Manifest
 from marin_pipeline.store.objects import ObjectStore, open_objects
@@ -174,6 +176,31 @@ def test_a_commit_that_was_adopted_from_elsewhere_is_refused(name: str) -> None:
         tree = {**COMMIT.tree(), "adopted_from": {**vars(good), name: value}}
         with pytest.raises(CorruptOutput, match="there: not a commit"):
             Commit.loads(seal(tree), "there")
+
+
+STEERING = ["\x1b]0;title\a", "\x9b2J", "a\rb", "a\nb", "\u202etxt.exe"]
+"""Text that a terminal acts upon, or that is not read as it stands."""
+
+NO_TEXT: list[tuple[str, Any]] = [
+    *(("copied_from", text) for text in (*STEERING, "s3://user:password@bucket/folder", "gs://user@b/x", 5, None, [])),
+    *(("unpinned", [text]) for text in (*STEERING, 5, None)),
+    *(("unpinned", wrong) for wrong in ("abc", 5, {"a": 1})),
+    *((name, text) for name in ("started", "finished") for text in (*STEERING, "then", "2026-01-31", 5, None)),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), NO_TEXT, ids=ascii)
+def test_what_a_commit_says_to_people_is_a_time_a_url_or_a_line_of_text(name: str, value: Any) -> None:
+    if value is None and name == "unpinned":
+        return
+    with pytest.raises(CorruptOutput, match="there: not a commit"):
+        Commit.loads(seal({**COMMIT.tree(), name: value}), "there")
+
+
+def test_what_is_written_down_of_a_store_is_read_back() -> None:
+    for url in ("s3://bucket/a b", "/home/me@work/störe", "gs://bucket/a@b", as_line("/tmp/a\nb\x1b\udcff")):
+        written = dataclasses.replace(COMMIT, copied_from=url, unpinned=("https://a.b/ü?c=d",), started=now())
+        assert Commit.loads(written.dumps(), "there") == written
 
 
 @pytest.mark.parametrize("entry", [{"id": 5}, {"key": "../x"}, {"number": "../x"}, {"number": None}, {"id": ["x"]}])
