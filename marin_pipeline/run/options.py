@@ -88,7 +88,7 @@ class Options:
         try:
             size = parse_size(given) if isinstance(given, str) else int(given)
         except (ValueError, TypeError, OverflowError) as error:
-            raise UsageError(f"{self._limit_option}: {error}") from None
+            raise UsageError(f"{self._limit_option} {error}") from None
         if not 0 <= size <= MOST:
             raise UsageError(f"{self._limit_option} {given!s:.40}: must be 0 or more, and {MOST} at most")
         return size
