@@ -78,7 +78,7 @@ class FaultyObjects(ObjectStore):
         """Do the writes that are late still."""
         late, self._late = self._late, []
         for _, write in late:
-            with suppress(StoreError):
+            with suppress(StoreError, FileNotFoundError):
                 write()
 
     def _do(self, operation: str, path: str, call: Callable[[], T], denied: T | None = None) -> T:
@@ -88,7 +88,7 @@ class FaultyObjects(ObjectStore):
             due = [write for when, write in self._late if when <= self._calls]
             self._late = [each for each in self._late if each[0] > self._calls]
         for write in due:
-            with suppress(StoreError):  # nobody waits for its answer any more
+            with suppress(StoreError, FileNotFoundError):  # nobody waits for its answer, and its files may have gone
                 write()
         with self._lock:
             fault = self._rule(operation, path)
