@@ -4,14 +4,22 @@
 PYTHON ?= python3
 ARGS ?=
 INSTALLED = .venv/installed
+HALF = tests/run tests/store tests/steps tests/train
 
 .PHONY: quickstart test test-slow lint lock
 
 quickstart: $(INSTALLED)  ## curate a corpus, train a small model on it, evaluate it
 	.venv/bin/python experiments/quickstart.py $(ARGS)
 
-test: lint  ## everything but what takes minutes
+test: lint  ## everything but what takes minutes; two halves at the same time, or what ARGS asks for
+ifeq ($(ARGS),)
+	@.venv/bin/python -m pytest $(HALF) > .venv/other-half.log 2>&1 & other=$$!; \
+	trap 'kill $$other' INT TERM; \
+	.venv/bin/python -m pytest $(HALF:%=--ignore=%); code=$$?; \
+	wait $$other || code=1; cat .venv/other-half.log; exit $$code
+else
 	.venv/bin/python -m pytest $(ARGS)
+endif
 
 test-slow: $(INSTALLED)  ## what takes minutes
 	.venv/bin/python -m pytest -m slow $(ARGS)

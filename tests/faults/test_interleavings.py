@@ -189,7 +189,7 @@ ALL = ("takeover", "lost", "waited", "divergence", "loser", "cached", "lossy", "
 """Kinds of thing that must have happened."""
 
 
-@pytest.mark.parametrize(("kind", "seeds"), [("memory", SEEDS), ("local", 50), ("gs", 10), ("s3", 10)])
+@pytest.mark.parametrize(("kind", "seeds"), [("memory", SEEDS), ("local", 20), ("gs", 10), ("s3", 10)])
 def test_in_every_order_of_their_calls_two_drivers_agree_on_one_true_commit(
     request: pytest.FixtureRequest, kind: str, seeds: int
 ) -> None:

@@ -20,6 +20,8 @@ from marin_pipeline.lab.reproduce import Reporter
 from marin_pipeline.store.manifest import Entry
 from tests.lab.projects import Project
 
+pytestmark = pytest.mark.slow
+
 TWO = """
 import os
 from marin_pipeline import Artifact, Context, main, step

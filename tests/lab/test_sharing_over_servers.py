@@ -14,6 +14,8 @@ from tests.conftest import Ran
 from tests.run.sample_steps import fails, sizes, squares, times, words
 from tests.stores import gs_server, new_prefix, s3_server, shared_prefix
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["gs_server", "s3_server", "shared_prefix"]
 
 Command = Callable[..., Ran]

@@ -120,7 +120,7 @@ class Stage:
             (self.folder / "gate" / f"open-{name}").touch()
 
 
-@pytest.fixture(params=["local", "gs"])
+@pytest.fixture(params=["local", pytest.param("gs", marks=pytest.mark.slow)])
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     """Over files, and over a store to which logs are uploaded."""
     (tmp_path / "gate").mkdir()
