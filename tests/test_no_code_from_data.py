@@ -29,7 +29,7 @@ ALLOWED = {
     ("marin_pipeline/run/task.py", "import_module"): "the step that this process was given to run",
     ("marin_pipeline/run/task.py", "exec_module"): "the program that this process was given to run",
     ("marin_pipeline/run/golden.py", "import_module"): "the step library's own modules",
-    ("marin_pipeline/store/s3_objects.py", "import_module"): "boto3, by a name that is written there",
+    ("marin_pipeline/store/s3_client.py", "import_module"): "boto3, by a name that is written there",
 }
 """Places that load code, and whose code it is."""
 
