@@ -76,6 +76,11 @@ def key_of(spec: bytes) -> str:
 
 def artifact_keys(tree: Tree) -> set[str]:
     """Keys of the artifacts inside a canonical tree."""
+    return tagged(tree, "~artifact")
+
+
+def tagged(tree: Tree, tag: str) -> set[str]:
+    """What the references of one tag inside a canonical tree hold."""
     found: set[str] = set()
     todo: list[Tree] = [tree]
     while todo:
@@ -84,8 +89,8 @@ def artifact_keys(tree: Tree) -> set[str]:
             todo += cast("list[Tree]", each)
         elif isinstance(each, dict):
             record = cast("dict[str, Tree]", each)
-            if isinstance(record.get("~artifact"), str):
-                found.add(record["~artifact"])
+            if isinstance(record.get(tag), str):
+                found.add(record[tag])
             else:
                 todo += record.values()
     return found

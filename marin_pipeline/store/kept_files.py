@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
+from marin_pipeline.core.key import tagged
 from marin_pipeline.store import layout
 from marin_pipeline.store.objects import ObjectStore, explain_os_error, holds, put
 
@@ -100,16 +100,4 @@ def _refuse_other(file: Path, content: ContentHash, sha256: str) -> None:
 
 def file_digests(tree: Tree) -> set[str]:
     """Digests of the local files inside a canonical tree."""
-    found: set[str] = set()
-    todo: list[Tree] = [tree]
-    while todo:
-        each = todo.pop()
-        if isinstance(each, list):
-            todo += cast("list[Tree]", each)
-        elif isinstance(each, dict):
-            record = cast("dict[str, Tree]", each)
-            if isinstance(record.get("~file"), str):
-                found.add(record["~file"])
-            else:
-                todo += record.values()
-    return found
+    return tagged(tree, "~file")
