@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import os
 import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import CacheError, CorruptOutput, StoreError, UsageError
@@ -40,7 +43,20 @@ AT_ONCE = 16
 """Objects that are fetched at the same time."""
 
 SMALL = 2**16
-"""Bytes up to which two processes may fetch the same: that takes no longer than keeping one of them from it."""
+"""Bytes up to which an object is small: it is held in memory on its way, and written by the thread that asked for it,
+since threads that all write small files mostly wait for each other; and two processes may fetch the same one, since
+that takes no longer than keeping one of them from it.
+"""
+
+AHEAD = 128
+"""Small objects that may have come before they are written."""
+
+AnyPath = TypeVar("AnyPath", str, Path)
+
+Write = Callable[[str], tuple[str, os.stat_result]]
+"""Writes the bytes of an object to a new file, which is only read from then on; their digest, as `content_digest`
+gives it, and the state of the file.
+"""
 
 LOOK_AGAIN = 50
 """The size of the whole cache is looked at again after each such part of its bound that was fetched."""
@@ -106,6 +122,7 @@ class Cache:
         self.bound = bound
         """Bytes of `objects/`, about: what processes use at the moment stays, whatever it takes."""
         self._lock = threading.Lock()
+        self._names = itertools.count()
         self._unseen = float("inf")
         self._coming = 0
         self._contents: dict[Path, str] = {}
@@ -122,17 +139,25 @@ class Cache:
         for name in ("objects", "fetching"):
             (self.root / name).mkdir(exist_ok=True)
         with self._aside() as aside:
-            aside.write_bytes(b"1")
+            _write(b"1", aside)
+            os.unlink(aside)
 
     def fetched(self, objects: RemoteObjects, wanted: Sequence[Wanted]) -> list[Path]:
         """Local files with the objects' bytes, in order."""
         places = [self._place(objects, each) for each in wanted]
         missing = {place: each for place, each in zip(places, wanted, strict=True) if not _is_there(place, each)}
+        small = {place: each for place, each in missing.items() if each.size <= SMALL and not self._may_have(each)}
         with ThreadPoolExecutor(max(1, min(AT_ONCE, objects.parallel, len(missing)))) as pool:
-            running = [pool.submit(self._provide, objects, place, each) for place, each in missing.items()]
+            running = [
+                pool.submit(self._provide, objects, place, each)
+                for place, each in missing.items()
+                if place not in small
+            ]
             try:
-                for each in running:
-                    each.result()
+                for (place, each), data in zip(small.items(), _read(pool, objects, small.values()), strict=True):
+                    self._in_some_room(objects, each, partial(self._bring, objects, place, each, partial(_write, data)))
+                for one in running:
+                    one.result()
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -166,10 +191,10 @@ class Cache:
             f"{self.root}: no files can be kept there ({error.strerror}); set MARIN_CACHE to a folder of your own"
         )
 
-    def _kept(self, digest: str) -> Path:
-        return Path(f"{self.root}/objects/{digest[:2]}/{digest}")
+    def _kept(self, digest: str) -> str:
+        return f"{self.root}/objects/{digest[:2]}/{digest}"
 
-    def _have_folder_of(self, path: Path) -> Path:
+    def _have_folder_of(self, path: AnyPath) -> AnyPath:
         """`path`, whose folder is there; nobody removes it while this process lives."""
         folder = os.path.dirname(path)
         if folder not in self._folders:
@@ -178,15 +203,22 @@ class Cache:
         return path
 
     def _provide(self, objects: RemoteObjects, place: Path, each: Wanted) -> None:
-        """Have an object at `place`; where the disk is full, in the room of what nobody uses."""
+        """Have an object at `place`: what the cache has, or else what the store has."""
+
+        def provide(room: int) -> None:
+            if not self._taken(place, each):
+                with self._fetching(each) as waited:
+                    # Another process may have fetched it meanwhile.
+                    if not (waited and self._taken(place, each)):
+                        self._bring(objects, place, each, partial(_download, objects, each.path), room)
+
+        self._in_some_room(objects, each, provide)
+
+    def _in_some_room(self, objects: RemoteObjects, each: Wanted, provide: Callable[[int], None]) -> None:
+        """Provide an object in the room that it needs; where the disk is full, in the room of what nobody uses."""
         for room in (each.size, self.bound):
             try:
-                if not self._taken(place, each):
-                    with self._fetching(each) as waited:
-                        # Another process may have fetched it meanwhile.
-                        if not (waited and self._taken(place, each)):
-                            self._fetch(objects, place, each, room)
-                return
+                return provide(room)
             except (OSError, DiskFull) as error:
                 if isinstance(error, FileNotFoundError) and error.filename == each.path:
                     raise
@@ -214,59 +246,67 @@ class Cache:
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def _aside(self) -> Iterator[Path]:
-        """A path for a file that nobody sees yet."""
-        path = self._have_folder_of(Path(f"{self._own}/aside/{os.urandom(8).hex()}"))
+    def _aside(self) -> Iterator[str]:
+        """A path for a file that nobody sees yet; it goes when it was not moved, or was not good."""
+        path = self._have_folder_of(f"{self._own}/aside/{os.getpid()}-{next(self._names)}")
         try:
             yield path
-        finally:
-            path.unlink(missing_ok=True)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            raise
+
+    def _may_have(self, each: Wanted) -> bool:
+        """Whether there is something that was what is wanted when it came in."""
+        return _SHA256.fullmatch(each.sha256) is not None and os.path.exists(self._kept(each.sha256))
 
     def _taken(self, place: Path, each: Wanted) -> bool:
         """Have what the cache has, if it is what is wanted; what was damaged is removed."""
-        if not _SHA256.fullmatch(each.sha256):
+        if not self._may_have(each):
             return False
         kept = self._kept(each.sha256)
-        if not os.path.exists(kept):
-            return False
         with self._aside() as aside:
             try:
                 _link(kept, aside, self._aside)
             except FileNotFoundError:
                 return False
-            information = aside.stat()
-            if information.st_size != each.size or content_digest(aside) != each.sha256:
-                kept.unlink(missing_ok=True)
+            information = os.stat(aside)
+            if information.st_size != each.size or content_digest(Path(aside)) != each.sha256:
+                for damaged in (kept, aside):
+                    with suppress(FileNotFoundError):
+                        os.unlink(damaged)
                 return False
             with suppress(OSError):  # it was used now; if that cannot be said, it only goes sooner
                 os.utime(kept, ns=(time.time_ns(), information.st_mtime_ns))
-            _move(aside, self._have_folder_of(place), each.sha256)
+            _move(aside, self._have_folder_of(place), each.sha256, information)
         return True
 
-    def _fetch(self, objects: RemoteObjects, place: Path, each: Wanted, room: int) -> None:
-        """Fetch an object, where there is room for so many bytes, and let others find it."""
+    def _bring(self, objects: RemoteObjects, place: Path, each: Wanted, write: Write, room: int) -> None:
+        """Write an object, where there is room for so many bytes, and let others find it."""
         with self._lock:
             self._coming += each.size
         comes = True
         try:
             self._make_room(each.size, room - each.size)
             with self._aside() as aside:
-                digest = objects.download(each.path, aside)
-                size = aside.stat().st_size
+                digest, information = write(aside)
                 where, remedy = f"{objects.url}/{each.path}", "run the step that made it again with --force"
-                if size != each.size:
-                    raise CorruptOutput(f"{where}: has {size} bytes, but {each.size} were committed; {remedy}")
+                if information.st_size != each.size:
+                    # Of a small object no more than a byte too many was read.
+                    more = "more than " if information.st_size > each.size else ""
+                    size = min(information.st_size, each.size)
+                    problem = f"has {more}{size} bytes, but {each.size} were committed"
+                    raise CorruptOutput(f"{where}: {problem}; {remedy}")
                 if digest != each.sha256:
                     problem = "its bytes are not those that were committed (sha256 differs)"
                     raise CorruptOutput(f"{where}: {problem}; {remedy}")
-                aside.chmod(0o444)
                 kept = self._have_folder_of(self._kept(digest))
                 with self._lock:
                     with suppress(FileExistsError):  # another process was quicker
                         _link(aside, kept, self._aside)
                     self._coming -= each.size
                     comes = False
-                _move(aside, self._have_folder_of(place), digest)
+                _move(aside, self._have_folder_of(place), digest, information)
         finally:
             if comes:
                 with self._lock:
@@ -317,7 +357,39 @@ def _is_there(place: Path, each: Wanted) -> bool:
         return False
 
 
-def _link(source: Path, target: Path, aside: Callable[[], AbstractContextManager[Path]]) -> None:
+def _read(pool: ThreadPoolExecutor, objects: RemoteObjects, wanted: Iterable[Wanted]) -> Iterator[bytes]:
+    """The bytes of small objects, in order; of some that come next, too, while one is dealt with."""
+
+    def read(each: Wanted) -> bytes:
+        return b"".join(objects.blocks(each.path, 0, each.size + 1))
+
+    coming: deque[Future[bytes]] = deque()
+    for each in wanted:
+        coming.append(pool.submit(read, each))
+        if len(coming) == AHEAD:
+            yield coming.popleft().result()
+    while coming:
+        yield coming.popleft().result()
+
+
+def _write(data: bytes, target: str) -> tuple[str, os.stat_result]:
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        return sha256(data).hexdigest(), os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _download(objects: RemoteObjects, path: str, target: str) -> tuple[str, os.stat_result]:
+    digest = objects.download(path, Path(target))
+    os.chmod(target, 0o444)
+    return digest, os.stat(target)
+
+
+def _link(source: str, target: str, aside: Callable[[], AbstractContextManager[str]]) -> None:
     """A second name for a file; a copy, made aside, where the file system has none.
 
     Raises:
@@ -330,11 +402,11 @@ def _link(source: Path, target: Path, aside: Callable[[], AbstractContextManager
             raise
         with aside() as copy:
             shutil.copyfile(source, copy)
-            copy.chmod(0o444)
+            os.chmod(copy, 0o444)
             os.replace(copy, target)
 
 
-def _move(aside: Path, place: Path, digest: str) -> None:
+def _move(aside: str, place: Path, digest: str, information: os.stat_result) -> None:
     """Give a file that was verified its place."""
     os.replace(aside, place)
-    note_digest(place, place.stat(), digest)
+    note_digest(place, information, digest)

@@ -71,8 +71,8 @@ class FarObjects(RemoteObjects):
                 file.write(block)
         return content.hexdigest()
 
-    def downloads(self) -> Sequence[str]:
-        """Last parts of the paths that were downloaded since the last call."""
-        found = [path.rpartition("/")[2] for operation, path in self.calls if operation == "download"]
+    def fetched(self) -> Sequence[str]:
+        """Last parts of the paths whose bytes were taken since the last call."""
+        found = [path.rpartition("/")[2] for operation, path in self.calls if operation in ("download", "blocks")]
         self.calls.clear()
         return found

@@ -29,8 +29,10 @@ from tests.run.sessions import wait_until
 from tests.store.far_objects import FarObjects
 
 
-@pytest.fixture
-def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FarObjects:
+@pytest.fixture(params=["small as small", "all as large"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FarObjects:
+    if request.param == "all as large":
+        monkeypatch.setattr(module, "SMALL", -1)
     monkeypatch.setenv("MARIN_CACHE", str(tmp_path / "cache"))
     return FarObjects(tmp_path / "far")
 
@@ -86,14 +88,14 @@ def test_an_object_is_fetched_once_and_keeps_the_end_of_its_name(objects: FarObj
         assert path.name == "table.parquet"
         assert path.read_bytes() == b"data"
         assert path.stat().st_mode & 0o777 == 0o444
-    assert objects.downloads() == ["table.parquet"]
+    assert objects.fetched() == ["table.parquet"]
 
 
 def test_what_lies_in_one_folder_of_the_store_lies_in_one_folder_here(objects: FarObjects) -> None:
     paths = objects.fetch(put_many(objects, 20))
     assert {path.parent for path in paths} == {paths[0].parent}
     assert [path.name for path in paths] == sorted(path.name for path in paths[0].parent.iterdir())
-    assert sorted(objects.downloads()) == [path.name for path in paths]
+    assert sorted(objects.fetched()) == [path.name for path in paths]
 
 
 def test_one_content_is_fetched_once_whatever_its_names_and_stores(objects: FarObjects, tmp_path: Path) -> None:
@@ -103,13 +105,19 @@ def test_one_content_is_fetched_once_whatever_its_names_and_stores(objects: FarO
     found = [*objects.fetch([first]), *objects.fetch([second]), *other.fetch([third])]
     assert [path.name for path in found] == ["x.txt", "y.json", "x.txt"]
     assert len({path.stat().st_ino for path in found}) == 1
-    assert objects.downloads() == ["x.txt"]
-    assert other.downloads() == []
+    assert objects.fetched() == ["x.txt"]
+    assert other.fetched() == []
 
 
 def test_other_bytes_than_were_committed_are_not_handed_out_and_not_kept(objects: FarObjects, tmp_path: Path) -> None:
     wanted = put(objects, "a/x", b"good")
-    for changed, problem in ((b"evil", "sha256 differs"), (b"short", "has 5 bytes, but 4 were committed")):
+    problems = {
+        b"evil": "sha256 differs",
+        b"bad": "has 3 bytes, but 4 were committed",
+        b"": "has 0 bytes, but 4 were committed",
+        b"much more" * 100_000: "has more than 4 bytes, but 4 were committed",
+    }
+    for changed, problem in problems.items():
         (tmp_path / "far" / "a" / "x").write_bytes(changed)
         with pytest.raises(CorruptOutput, match=rf"^far://.*/a/x: .*{problem}.*--force"):
             objects.fetch([wanted])
@@ -139,12 +147,12 @@ def test_a_cached_file_that_was_damaged_is_found_at_the_first_use_and_fetched_an
 ) -> None:
     wanted = put(objects, "a/x", b"data")
     objects.fetch([wanted])
-    objects.downloads()
+    objects.fetched()
     (file,) = kept(tmp_path / "cache")
     damage(file, how)
     (path,) = another(objects).fetched(objects, [wanted])
     assert path.read_bytes() == b"data"
-    assert objects.downloads() == ["x"]
+    assert objects.fetched() == ["x"]
     assert [file.read_bytes() for file in kept(tmp_path / "cache")] == [b"data"]
 
 
@@ -259,8 +267,8 @@ def test_many_processes_fetch_one_object_once(objects: FarObjects) -> None:
 
 
 def test_without_links_files_are_copied(objects: FarObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(source: Path, target: Path) -> None:
-        source.stat()
+    def refuse(source: str, target: str) -> None:
+        os.stat(source)
         raise PermissionError(errno.EPERM, "no links here")
 
     wanted = put(objects, "a/x", b"data")
@@ -272,7 +280,7 @@ def test_without_links_files_are_copied(objects: FarObjects, tmp_path: Path, mon
     again = another(objects)
     again.fetched(objects, [wanted])
     another(objects).fetched(objects, [wanted])
-    assert objects.downloads() == ["x", "x"]
+    assert objects.fetched() == ["x", "x"]
 
 
 @pytest.fixture
@@ -313,30 +321,30 @@ def test_a_disk_that_is_full_of_what_nobody_uses_is_no_error(
 
 
 def test_a_store_that_does_not_answer_is_told_as_such(objects: FarObjects, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(path: str, target: Path) -> str:
-        target.write_bytes(b"da")
+    def silent(*_: object) -> Iterator[bytes]:
+        yield b"da"
         raise NoAnswer("the store does not answer")
 
     wanted = put(objects, "a/x", b"data")
     with monkeypatch.context() as patch:
-        patch.setattr(objects, "download", silent)
+        patch.setattr(objects, "_blocks", silent)
         with pytest.raises(NoAnswer):
             objects.fetch([wanted])
     assert objects.fetch([wanted])[0].read_bytes() == b"data"
 
 
 def test_several_are_fetched_at_the_same_time_and_not_all(objects: FarObjects, monkeypatch: pytest.MonkeyPatch) -> None:
-    running, most, plain = set[str](), 0, objects.download
+    running, most, plain = set[str](), 0, objects._blocks
 
-    def download(path: str, target: Path) -> str:
+    def blocks(path: str, start: int, stop: int | None) -> Iterator[bytes]:
         nonlocal most
         running.add(path)
         most = max(most, len(running))
         time.sleep(0.02)
         running.remove(path)
-        return plain(path, target)
+        yield from plain(path, start, stop)
 
-    monkeypatch.setattr(objects, "download", download)
+    monkeypatch.setattr(objects, "_blocks", blocks)
     objects.fetch(put_many(objects, 64, size=10))
     assert 2 <= most <= module.AT_ONCE
 
