@@ -297,8 +297,8 @@ def test_a_long_log_is_shown_while_it_is_read(inline: Bench, monkeypatch: pytest
     objects, taken = inline.objects, list[int]()
     blocks = objects.blocks
 
-    def noted(path: str) -> Iterator[bytes]:
-        for block in blocks(path):
+    def noted(path: str, start: int = 0) -> Iterator[bytes]:
+        for block in blocks(path, start):
             taken.append(len(block))
             yield block
 
