@@ -8,6 +8,7 @@ import sys
 
 try:
     import argparse
+    import signal
     from collections.abc import Callable, Iterable, Sequence
     from dataclasses import dataclass
 
@@ -362,9 +363,17 @@ def _run(parsed: Parsed) -> int:
     objects = open_objects(parsed.prefix or default_prefix())
     if parsed.command.needs_store and not objects.is_there():
         raise UsageError(f"{objects.url}: no store is there; say where it is with --prefix or MARIN_PREFIX")
-    found = parsed.command.run(objects, parsed)
-    if isinstance(found, int):
-        return found
-    for line in found:
-        say(line)
-    return 0
+    kept = signal.signal(signal.SIGTERM, _interrupt)  # what is begun is left as by Ctrl-C
+    try:
+        found = parsed.command.run(objects, parsed)
+        if isinstance(found, int):
+            return found
+        for line in found:
+            say(line)
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, kept)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
