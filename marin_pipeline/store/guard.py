@@ -1,6 +1,7 @@
-"""Looks through what a task writes for the values of the secrets that it was given, before it is kept.
+"""Looks through what a task writes for the values of the secrets that it was given, before it is kept, and through each
+record for those of all secrets that the process knows.
 
-Where a task has none, nothing is read. What was compressed or encrypted is not found.
+Where a task has none, nothing of it is read. What was compressed or encrypted is not found.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ from pathlib import Path
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.redaction import Redactor
-from marin_pipeline.core.secrets import guard, redacted
-from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Written, explain_os_error
+from marin_pipeline.core.secrets import guard, redacted, redactor
+from marin_pipeline.store.objects import (
+    FileToPublish,
+    Found,
+    ObjectStore,
+    ObjectWriter,
+    Written,
+    explain_os_error,
+    put,
+)
 
 _BLOCK = 2**20
 
@@ -66,6 +75,23 @@ def refuse_secret_in(data: bytes, what: str) -> None:
     found = known and known.find(data)
     if found:
         raise _refused(what, found)
+
+
+def put_record(objects: ObjectStore, path: str, data: bytes) -> Found:
+    """Create a record, as `put` does. Records are kept and handed on, whoever they are of: none says the value of a
+    secret that this process knows.
+
+    Raises:
+        InputError: when this one would.
+    """
+    known = redactor()
+    found = known and known.find(data)
+    if found:
+        raise InputError(
+            f"{path}: would hold the value of the secret {found}, and was not written; leave the value out of what the "
+            "step, its names and its environment say"
+        )
+    return put(objects, path, data)
 
 
 def _refused(what: str, secret: str) -> InputError:
