@@ -29,7 +29,7 @@ class Git:
     commit: str
     """The one that was checked out."""
     remote: str | None
-    """URL without user and password; None for a remote that is a folder of the machine, and without one."""
+    """URL without user and password; None for a remote that is not plainly a URL, and without one."""
     branch: str | None
     """None when no branch was checked out."""
     patch: str | None
