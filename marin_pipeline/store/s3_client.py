@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from marin_pipeline.core.endpoints import s3_endpoint
+from marin_pipeline.core.endpoints import check_s3_texts, s3_endpoint
 from marin_pipeline.core.errors import UsageError
 from marin_pipeline.store.s3_errors import NotS3, Panicked, refuse_other
 
@@ -115,6 +115,7 @@ class Client:
 
 
 def _options(url: str, timeout: int, silence: int) -> dict[str, Any]:
+    check_s3_texts()
     endpoint = s3_endpoint()
     options: dict[str, Any] = {
         "client_options": {

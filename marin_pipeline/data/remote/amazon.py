@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from marin_pipeline.core.endpoints import s3_endpoint
+from marin_pipeline.core.endpoints import check_s3_texts, s3_endpoint
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.remote.address import Address
 from marin_pipeline.data.remote.place import BLOCK, Broken, Mistaken, Reply, State
@@ -184,6 +184,7 @@ def _store(bucket: str, stall: float) -> S3Store:
     from obstore.exceptions import BaseError
     from obstore.store import S3Store
 
+    check_s3_texts()
     endpoint = s3_endpoint()
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     options: dict[str, Any] = {
