@@ -51,3 +51,23 @@ def _shard(shard: ShardContext, item: int, ways: Runtime[list[str]]) -> int:
 @step
 def maps(ctx: Context, seed: int, ways: Runtime[list[str]]) -> list[int]:
     return [result.value for result in ctx.map(_shard, [seed], ways=ways)]
+
+
+def _writing_shard(shard: ShardContext, item: int, ways: Runtime[list[str]]) -> int:
+    killed = not (Path(os.environ["MARIN_TEST_COUNTS"]) / "writing").exists() and bool(ways)
+    with (shard.out / "rows.txt").open("a") as file:
+        file.write("row\n")
+    with shard.stream("streamed.txt", "w") as stream:
+        stream.write("streamed")
+    if killed:
+        (shard.out / "half.tmp").write_text("half")
+    _fail_next(ways, "writing")
+    return item
+
+
+@step
+def writes(ctx: Context, seed: int, ways: Runtime[list[str]]) -> int:
+    [result] = ctx.map(_writing_shard, [seed], ways=ways)
+    for path in result.files:
+        ctx.adopt(result, path)
+    return result.value

@@ -5,13 +5,14 @@ Each failed attempt is recorded, and none harms the next run.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marin_pipeline import Artifact, Resources
 from marin_pipeline.run.outcome import Notice
-from tests.faults.failing_steps import maps, tries
+from tests.faults.failing_steps import maps, tries, writes
 from tests.faults.faulty_objects import FaultyObjects, nth
 from tests.run.sample_steps import fails
 from tests.run.sessions import Bench, digests, failure, outcomes, step_folder
@@ -100,7 +101,7 @@ def test_a_silent_store_does_not_use_up_what_the_user_asked_for(inline: Bench) -
     assert recorded(inline, trying()) == ["infrastructure", "infrastructure", "user"]
 
 
-def test_a_failed_attempt_leaves_nothing_that_the_next_run_believes(inline: Bench, tmp_path: Any) -> None:
+def test_a_failed_attempt_leaves_nothing_that_the_next_run_believes(inline: Bench, tmp_path: Path) -> None:
     assert not inline.run(trying("user")).ok
     assert not (step_folder(inline, trying()) / "commits").exists()
     again = inline.run(trying())
@@ -114,6 +115,14 @@ def test_a_preempted_shard_does_not_count_as_a_broken_one(local: Bench) -> None:
     target = maps(seed=1, ways=["preempted", "killed", "preempted", "killed"])
     assert local.run(target, max_parallel=2).ok
     assert tried(local, "shard") == 5
+
+
+def test_a_killed_shard_leaves_nothing_that_its_retry_believes(local: Bench, tmp_path: Path) -> None:
+    killed = local.run(writes(seed=1, ways=["killed"]))
+    assert tried(local, "writing") == 2
+    assert killed.artifacts["writes"].files == ["rows.txt", "streamed.txt"]
+    other = Bench(tmp_path / "other", local.counts, "local")
+    assert digests(other.run(writes(seed=1, ways=[]))) == digests(killed)
 
 
 def test_a_store_that_is_silent_after_many_attempts_is_waited_for(quick: None, inline: Bench) -> None:
