@@ -73,8 +73,8 @@ def test_no_command_takes_a_life_of_a_lease_that_no_run_could_keep(
     tool.write_text("from marin_pipeline.tool import main\nmain()\n")
     kept.write_text("kept")
     assert program(tool, "adopt", str(kept), "--as", "kept").code == 0
-    for words in (["gc"], ["adopt", str(kept), "--as", "more"]):
-        ran = program(tool, *words, extra={"MARIN_LEASE_SECONDS": seconds})
+    for command in (["gc"], ["adopt", str(kept), "--as", "more"]):
+        ran = program(tool, *command, extra={"MARIN_LEASE_SECONDS": seconds})
         assert (ran.code, ran.out) == (2, "")
         assert f"MARIN_LEASE_SECONDS: {float(seconds)} must be from 0.1 to 86400" in ran.err
 
