@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from marin_pipeline import Artifact, Resources
+from marin_pipeline.run.backends.local import LocalBackend
 from marin_pipeline.run.outcome import Notice
-from tests.faults.failing_steps import maps, tries, writes
+from tests.faults.failing_steps import catches, maps, tries, writes
 from tests.faults.faulty_objects import FaultyObjects, nth
 from tests.run.sample_steps import fails
 from tests.run.sessions import Bench, digests, failure, outcomes, step_folder
@@ -115,6 +116,21 @@ def test_a_preempted_shard_does_not_count_as_a_broken_one(local: Bench) -> None:
     target = maps(seed=1, ways=["preempted", "killed", "preempted", "killed"])
     assert local.run(target, max_parallel=2).ok
     assert tried(local, "shard") == 5
+
+
+def test_a_step_that_has_caught_a_failed_map_waits_for_none_of_its_shards(
+    local: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer: Any = getattr(LocalBackend, "_answer")  # noqa: B009
+    waited_for: list[int] = []
+
+    def seen(self: LocalBackend, shard: Any, failed: Any) -> None:
+        answer(self, shard, failed)
+        waited_for.append(shard.owner.waiting)
+
+    monkeypatch.setattr(LocalBackend, "_answer", seen)
+    assert local.run(catches(seed=1)).ok
+    assert waited_for == [0, 0]
 
 
 def test_a_killed_shard_leaves_nothing_that_its_retry_believes(local: Bench, tmp_path: Path) -> None:

@@ -73,11 +73,13 @@ class _Shard:
     step: str
     """The owner's task that asked for it."""
     tries: int = 0
+    dropped: bool = False
+    """Another shard of the same map has failed, which the step may have caught."""
 
     @property
     def wanted(self) -> bool:
         """Whether the step that asked for it still waits."""
-        return self.owner.task is not None and self.owner.task.task == self.step
+        return not self.dropped and self.owner.task is not None and self.owner.task.task == self.step
 
 
 @dataclass
@@ -237,6 +239,8 @@ class LocalBackend:
         """Forget the shards that nobody waits for any more; running ones end for nothing and harm nobody."""
         owner.waiting = 0
         self._queue.shards = deque(shard for shard in self._queue.shards if shard.owner is not owner)
+        for shard in self._shards_running.values():
+            shard.dropped |= shard.owner is owner
 
     def _lost(self, process: _Process) -> None:
         """A worker is gone without a word: killed, out of memory, or crashed in a library."""
