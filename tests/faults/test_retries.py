@@ -4,7 +4,12 @@ Each failed attempt is recorded, and none harms the next run.
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +20,7 @@ from marin_pipeline.run.backends.local import LocalBackend
 from marin_pipeline.run.outcome import Notice
 from tests.faults.failing_steps import catches, maps, tries, writes
 from tests.faults.faulty_objects import FaultyObjects, nth
-from tests.run.sample_steps import fails
+from tests.run.sample_steps import fails, number, squares
 from tests.run.sessions import Bench, digests, failure, outcomes, step_folder
 
 
@@ -131,6 +136,27 @@ def test_a_step_that_has_caught_a_failed_map_waits_for_none_of_its_shards(
     monkeypatch.setattr(LocalBackend, "_answer", seen)
     assert local.run(catches(seed=1)).ok
     assert waited_for == [0, 0]
+
+
+def test_a_worker_that_the_machine_has_no_room_for_is_tried_again_and_ends_no_run(
+    local: Bench, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, calls = subprocess.Popen, itertools.count()
+    refused = {0, 2, 4}  # what watches the workers, that of the step, and one for a shard
+
+    def start_some(command: list[str], **options: Any) -> Any:
+        if command[0] in (sys.executable, "/bin/sh") and next(calls) in refused:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return start(command, **options)
+
+    monkeypatch.setattr("marin_pipeline.run.backends.local.subprocess.Popen", start_some)
+    before = os.listdir("/proc/self/fd")
+    assert local.run(squares(numbers=[1, 2]).using(Resources(retries=3))).ok
+    assert recorded(local, squares(numbers=[1, 2])) == ["infrastructure"] * 3
+    assert "could not be started (Resource temporarily unavailable); end other programs" in retries(local)[0]
+    refused.update(range(1000))
+    assert "a worker process could not be started" in failure(local.run(number(value=3)))
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_a_killed_shard_leaves_nothing_that_its_retry_believes(local: Bench, tmp_path: Path) -> None:
