@@ -295,10 +295,14 @@ def _refuse_options_of_others(command: str, parsed: argparse.Namespace) -> None:
 
 
 def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO, asked: Asked) -> int:
-    from marin_pipeline.run.lock_file import compare
+    from marin_pipeline.run.lock_file import Comparison, compare
     from marin_pipeline.run.screen import plan_lines
 
-    compared = compare(_lock_path(), plan, asked, not (parsed.only or parsed.until))
+    lock, damage = _lock_path(), None
+    try:
+        compared = compare(lock, plan, asked, not (parsed.only or parsed.until))
+    except InputError as error:
+        compared, damage = Comparison(lock.name, ()), error
     transfers = session.transfers(plan)
     trees = [planned.tree() for planned in plan.nodes.values()]
     trees += [{"transfer": tree}] if (tree := transfers.tree()) else []
@@ -318,6 +322,10 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
         say("\n".join(compared.lines(each=False, whole=False)))
     if refusal := transfers.refusal():
         raise UsageError(refusal)  # as the run would, with the same exit code
+    if damage is not None and parsed.check:
+        raise UsageError(str(damage)) from damage
+    if damage is not None:
+        say(redacted(f"warning: {damage}"), sys.stderr)
     return 0 if not parsed.check or (compared.is_as_locked and not plan.has_work) else 3
 
 
