@@ -81,7 +81,7 @@ class Stream(Iterator[Any]):
         """The next block.
 
         Raises:
-            NoAnswer: when nothing more has arrived for half a minute.
+            NoAnswer: when nothing more arrives.
             StoreError: when the object was replaced meanwhile.
         """
         if self._at >= self._end:

@@ -1,8 +1,8 @@
-"""Requests to Google Cloud Storage. gcsfs says who we are and where the server is, and holds the
-connections; how often something is asked, for how long, and what an answer means to a person is decided here.
+"""Requests to Google Cloud Storage. gcsfs says who we are and where the server is; how often something is asked, for
+how long, and what an answer means to a person is decided here.
 
-Objects are read by obstore, over the XML API, in the thread that wants them; all else runs in the thread of fsspec's
-event loop, and any thread may wait for it.
+Objects are read by obstore, over the XML API, in the thread that wants them; all else goes over the JSON API and the
+connections of gcsfs, in the thread of fsspec's event loop, and any thread may wait for it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from marin_pipeline.core.endpoints import gcs_emulator
-from marin_pipeline.core.errors import UsageError
+from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store.bucket_client import BLOCK, Failed
 from marin_pipeline.store.bucket_client import Client as Reader
 from marin_pipeline.store.downloads import Opened
@@ -26,8 +26,7 @@ DELETED_AT_ONCE = 64
 """Requests that delete objects below a folder at the same time."""
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]|(?=.*\.)[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
-_ODD = re.compile(r"[\x00-\x1f\x7f]|%(?=[01][0-9A-F]|25|7F)")
-_CODED = re.compile(r"%([01][0-9A-F]|25|7F)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class GcsObjects(RemoteObjects):
@@ -47,7 +46,7 @@ class GcsObjects(RemoteObjects):
         refuse_parts(url, prefix)
         super().__init__(f"gs://{bucket}/{prefix}".rstrip("/"))
         self.bucket = bucket
-        self._above = f"{_name_of(prefix)}/" if prefix else ""
+        self._above = f"{prefix}/" if prefix else ""
         self._endpoint = gcs_emulator()
 
     @functools.cached_property
@@ -59,9 +58,14 @@ class GcsObjects(RemoteObjects):
         """An object's name in the bucket.
 
         Raises:
-            StoreError: for a path that would lead out of the store.
+            StoreError: for a path that would lead out of the store, or that cannot be asked for.
         """
-        return self._above + _name_of(self.checked(path))
+        name = self._above + self.checked(path)
+        if _CONTROL.search(name):
+            raise StoreError(
+                f"{self.url}: {path!a} has a control character, which no name in GCS may have here; rename it"
+            )
+        return name
 
     def _place(self, path: str) -> Place:
         return Place(self.client, self.bucket, self._name(path), self.url, path)
@@ -138,7 +142,7 @@ class GcsObjects(RemoteObjects):
     def _info(self, item: dict[str, Any]) -> ObjectInfo:
         if "name" not in item or "size" not in item:
             raise self.client.not_gcs(self.url, "read")
-        return ObjectInfo(_path_of(item["name"][len(self._above) :]), int(item["size"]), item.get("crc32c") or None)
+        return ObjectInfo(item["name"][len(self._above) :], int(item["size"]), item.get("crc32c") or None)
 
     def names(self, folder: str) -> list[str]:
         below = f"{self._name(folder)}/"
@@ -147,7 +151,7 @@ class GcsObjects(RemoteObjects):
         pages = self.client.wait(self._pages(below, delimiter="/", fields=fields))
         found = {item["name"][cut:] for page in pages for item in page.get("items") or ()}
         found.update(name[cut:-1] for page in pages for name in page.get("prefixes") or ())
-        return sorted(map(_path_of, found - {""}))
+        return sorted(found - {""})
 
     # Deletion --------------------------------------------------------------------------------------------------------
 
@@ -188,14 +192,3 @@ class GcsObjects(RemoteObjects):
         """What reads an object, when there are credentials for it."""
         self.client.renew(place.where)
         return self.client.reader(self.bucket, seconds)
-
-
-def _name_of(path: str) -> str:
-    """What an object is called: control characters, which GCS or obstore does not take, stand in it by their codes, as
-    in `%0A`, and so does a `%` before what would be taken for one.
-    """
-    return _ODD.sub(lambda odd: f"%{ord(odd[0]):02X}", path)
-
-
-def _path_of(name: str) -> str:
-    return _CODED.sub(lambda code: chr(int(code[1], 16)), name) if "%" in name else name

@@ -38,6 +38,8 @@ class Store:
         """Body and headers of all answers, as of something that is no store."""
         self.project: str | None = None
         """Who pays for what was read last."""
+        self.authorization: str | None = None
+        """Of who read it."""
         self.asked = 0
         """Requests so far."""
         self.objects: dict[str, bytes] = {}
@@ -123,6 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         """An object as the XML API gives it."""
         self.store.asked += 1
         self.store.project = self.headers.get("x-goog-user-project")
+        self.store.authorization = self.headers.get("Authorization")
         path, _, query = self.path.partition("?")
         name = unquote(re.sub(r"^(/download/storage/v1/b/[^/]+/o|/[^/]+)/", "", path))
         data = self.store.objects.get(name)
