@@ -13,6 +13,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -227,13 +228,21 @@ def _read(path: Path, modified: int, size: int) -> CodeLock:
 
 
 def write_lock(folder: Path, lock: CodeLock) -> None:
-    """Replace the lock of a folder, whole or not at all."""
+    """Replace the lock of a folder, whole or not at all.
+
+    Raises:
+        InputError: when it cannot be written.
+    """
     aside = folder / f".{LOCK}.{os.getpid()}"
     try:
         aside.write_text(lock.dumps(), encoding="utf-8", newline="\n")
         aside.replace(folder / LOCK)
+    except OSError as error:
+        remedy = "make the folder writable, and accept again"
+        raise InputError(f"{folder / LOCK}: cannot be written ({error.strerror}); {remedy}") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
 
 
 def vouched(step: Step[Any, Any], made: Pieces, present: Pieces) -> bool:
