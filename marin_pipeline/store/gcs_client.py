@@ -358,7 +358,7 @@ class Client:
             missing = FileNotFoundError(errno.ENOENT, "no such object", place.path)
             return replaced(place.where) if version else missing
         if not status:
-            *_, problem = ("no answer", *_PROBLEM.findall(text))
+            *_, problem = ("no answer", *(each for each in _PROBLEM.findall(text) if "::" not in each))
             return unanswered(place.where, "read", self._plain(problem))
         try:
             self.refuse(reply, place.where, "read")
