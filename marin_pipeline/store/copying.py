@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -28,6 +27,7 @@ from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, hold
 from marin_pipeline.store.origins import keep_origin, read_origin
 from marin_pipeline.store.pages import PagedManifest, manifest_bytes, read_manifest
 from marin_pipeline.store.provenance import named_by
+from marin_pipeline.store.records import spec_tree
 from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 
 AT_ONCE = 16
@@ -101,7 +101,7 @@ def checked_spec(objects: ObjectStore, id: str, key: str) -> bytes:
     if found is None or hashlib.sha256(found.data).hexdigest() != key:
         state = "is missing" if found is None else "does not hash to its key"
         raise CorruptOutput(f"{objects.url}/{path}: the spec of {key[:8]} {state}; it cannot be taken from there")
-    if json.loads(found.data).get("step") != id:
+    if spec_tree(found.data, f"{objects.url}/{path}", "it cannot be taken from there")["step"] != id:
         raise CorruptOutput(f"{objects.url}/{path}: is the spec of another step than {id}; it cannot be taken")
     return found.data
 

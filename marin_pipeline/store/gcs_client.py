@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import os
 import random
 import re
@@ -22,6 +21,7 @@ from urllib.parse import quote, urlencode
 
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.objects import NoAnswer
+from marin_pipeline.store.records import parsed
 
 # Else gcsfs takes a class that asks each bucket for its kind over gRPC, which stalls for a minute on an emulator.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -67,7 +67,7 @@ class Reply(NamedTuple):
     def tree(self) -> dict[str, Any]:
         """The body as JSON; empty when it is none."""
         try:
-            found = json.loads(self.body)
+            found = parsed(self.body)
         except ValueError:
             return {}
         return found if isinstance(found, dict) else {}
