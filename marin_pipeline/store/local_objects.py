@@ -27,6 +27,7 @@ from marin_pipeline.store.objects import (
     Wanted,
     Written,
     explain_os_error,
+    written_meanwhile,
 )
 
 
@@ -188,6 +189,9 @@ class LocalObjects(ObjectStore):
             for each in files:
                 _protect(each.file)
             digests = _digests([each.file for each in files], sum(each.size for each in files))
+            for each in files:
+                if os.stat(each.file).st_size != each.size:
+                    raise written_meanwhile(each.file)
         except OSError as error:
             raise explain_os_error(error, self._at(path), "read what was written") from error
         return [Written(each.size, digest, None) for each, digest in zip(files, digests, strict=True)]

@@ -14,7 +14,16 @@ from typing import ClassVar
 
 from marin_pipeline.core.artifact import ContentHash, content_digest
 from marin_pipeline.core.errors import StoreError
-from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, ObjectWriter, Wanted, Written
+from marin_pipeline.store.objects import (
+    FileToPublish,
+    Found,
+    ObjectInfo,
+    ObjectStore,
+    ObjectWriter,
+    Wanted,
+    Written,
+    written_meanwhile,
+)
 
 
 class MemoryObjects(ObjectStore):
@@ -87,8 +96,10 @@ class MemoryObjects(ObjectStore):
 
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         found: list[Written] = []
-        for name, file, _ in files:
+        for name, file, size in files:
             data = file.read_bytes()
+            if len(data) != size:
+                raise written_meanwhile(file)
             with self._lock:
                 self._put(f"{path}/{name}", data)
             found.append(Written(len(data), content_digest(file), None))

@@ -63,6 +63,11 @@ class FileToPublish(NamedTuple):
     """Bytes."""
 
 
+def written_meanwhile(file: Path) -> StoreError:
+    """What is said of a file that has not the size any more that it had when it was to be published."""
+    return StoreError(f"{file}: was written while it was published; end what writes it before the step ends")
+
+
 class Written(NamedTuple):
     """What was written, as the writer knows it from the bytes that it handed over."""
 
@@ -171,6 +176,9 @@ class ObjectStore(ABC):
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         """Make files below `folder(path)` the objects below `path`, several at the same time, each read once; what
         was written, in order. An object that is there already is replaced.
+
+        Raises:
+            StoreError: when a file has another size by now.
         """
 
     @abstractmethod

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import MarinError, StoreError
-from marin_pipeline.store.objects import ObjectWriter, Written
+from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Written, explain_os_error, written_meanwhile
 
 MOST_PARTS = 10_000
 """Parts of one upload: what S3 takes."""
@@ -65,22 +65,30 @@ class ETag:
 
 
 class FileBlocks(Iterator[bytes]):
-    """The blocks of a file, hashed as they are handed on."""
+    """The blocks of a file, hashed as they are handed on. A file that grows or shrinks meanwhile ends them."""
 
-    def __init__(self, file: Path, block: int, hashes: Sequence[_Hash]) -> None:
+    def __init__(self, file: FileToPublish, block: int, hashes: Sequence[_Hash]) -> None:
         self._blocks = self._read(file, block)
         self._hashes = hashes
-        self.error: OSError | None = None
-        """What kept the file from being read."""
+        self.error: StoreError | None = None
+        """What ended the blocks too early."""
 
-    def _read(self, file: Path, block: int) -> Iterator[bytes]:
+    def _read(self, file: FileToPublish, block: int) -> Iterator[bytes]:
+        left = file.size
         try:
-            with file.open("rb", buffering=0) as opened:
-                while data := opened.read(block):
+            with file.file.open("rb", buffering=0) as opened:
+                while True:
+                    data = opened.read(min(block, left))
+                    if os.fstat(opened.fileno()).st_size != file.size or (left and not data):
+                        self.error = written_meanwhile(file.file)
+                        raise self.error
+                    if not left:
+                        return
+                    left -= len(data)
                     yield data
         except OSError as error:
-            self.error = error
-            raise
+            self.error = explain_os_error(error, file.file, "read what was written")
+            raise self.error from error
 
     def __next__(self) -> bytes:
         data = next(self._blocks)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.lease import Waiting
 from marin_pipeline.store.manifest import publish_all
-from marin_pipeline.store.objects import Found, ObjectInfo, ObjectStore, Wanted, put, together
+from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, Wanted, put, together
 
 AT_ONCE = 8
 """Threads that race."""
@@ -230,6 +231,18 @@ class Conformance:
             assert listed[path] == len(data)
             assert b"".join(objects.blocks(path)) == data
             assert read(objects, path).data == data
+
+    @pytest.mark.parametrize(
+        ("said", "there"), [(10, 20), (20, 10), (10, 0), (10, 9 * 2**20), (9 * 2**20, 9 * 2**20 + 1)]
+    )
+    def test_a_file_that_is_written_while_it_is_published_is_refused(
+        self, objects: ObjectStore, said: int, there: int
+    ) -> None:
+        file = objects.folder("a/out") / "log"
+        file.write_bytes(bytes(there))
+        with pytest.raises(StoreError, match="log: was written while it was published; end what writes it"):
+            objects.publish("a/out", [FileToPublish("log", file, said)])
+        assert objects.in_place or objects.read("a/out/log") is None
 
     def test_what_is_published_again_is_replaced_and_the_rest_stays(self, objects: ObjectStore) -> None:
         folder = objects.folder("a/records")

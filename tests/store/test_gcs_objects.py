@@ -197,14 +197,6 @@ def test_a_prefix_that_is_none_is_refused(url: str) -> None:
         open_objects(url)
 
 
-def test_a_file_that_is_written_while_it_is_published_is_refused(objects: GcsObjects, tmp_path: Path) -> None:
-    for size, found in ((10, 11), (10 * MIB, 9 * MIB), (10 * MIB, 11 * MIB)):
-        (tmp_path / "file").write_bytes(bytes(found))
-        with pytest.raises(StoreError, match="file: was written while it was published"):
-            objects.publish("a", [FileToPublish("file", tmp_path / "file", size)])
-    assert objects.list("a") == []
-
-
 # The line breaks -----------------------------------------------------------------------------------------------------
 
 
