@@ -352,7 +352,7 @@ class Writer(ObjectWriter):
         self._sent = 0
         self._travels: Future[None] | None = None
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         left = memoryview(data).cast("B")
         size = len(left)
         while left:
@@ -386,7 +386,7 @@ class Writer(ObjectWriter):
         if self._travels is not None:
             self._travels.result()
 
-    def close(self) -> Written:
+    def _close(self) -> Written:
         if self._travels is None:
             self._place.client.wait(put(self._place, self._chunk))
         else:
@@ -394,7 +394,7 @@ class Writer(ObjectWriter):
             self._arrived()
         return self._hashes.written()
 
-    def abort(self) -> None:
+    def _abort(self) -> None:
         self._chunk.clear()
         if self._travels is not None:
             self._travels.cancel()

@@ -224,11 +224,11 @@ class _Writer(ObjectWriter):
         self._hash = ContentHash()
         try:
             os.makedirs(os.path.dirname(temporary), exist_ok=True)
-            self._file = open(temporary, "wb", buffering=0)  # noqa: SIM115 - closed by `close` and `abort`
+            self._file = open(temporary, "wb", buffering=0)  # noqa: SIM115 - closed by `_close` and `_abort`
         except OSError as error:
             raise explain_os_error(error, target, "write") from error
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         left = memoryview(data).cast("B")
         self._hash.update(left)
         size = len(left)
@@ -239,7 +239,7 @@ class _Writer(ObjectWriter):
             raise explain_os_error(error, self._target, "write") from error
         return size
 
-    def close(self) -> Written:
+    def _close(self) -> Written:
         try:
             _protect(self._file.fileno())
             self._file.close()
@@ -249,8 +249,9 @@ class _Writer(ObjectWriter):
             raise explain_os_error(error, self._target, "write") from error
         return Written(self._hash.size, self._hash.hexdigest(), None)
 
-    def abort(self) -> None:
-        self._file.close()
+    def _abort(self) -> None:
+        with suppress(OSError):  # what was buffered elsewhere goes nowhere
+            self._file.close()
         with suppress(OSError):  # scratch harms nobody
             os.unlink(self._temporary)
 

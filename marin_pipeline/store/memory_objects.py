@@ -139,16 +139,16 @@ class _Writer(ObjectWriter):
         self._path = path
         self._data = bytearray()
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         size = len(self._data)
         self._data += data
         return len(self._data) - size
 
-    def close(self) -> Written:
+    def _close(self) -> Written:
         found = ContentHash()
         found.update(self._data)
         self._objects.replace(self._path, bytes(self._data))
         return Written(found.size, found.hexdigest(), None)
 
-    def abort(self) -> None:
+    def _abort(self) -> None:
         self._data.clear()

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store.location import HERE
@@ -92,20 +92,58 @@ class Wanted(NamedTuple):
 
 class ObjectWriter(ABC):
     """Writes one object from beginning to end, hashing as it goes. Nothing is there before `close`, and nothing after
-    `abort`.
+    `abort`, or after a `close` that failed. A `with` block ends in one of the two.
     """
 
-    @abstractmethod
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append bytes; how many, which is all of them."""
+    _ended = False
 
-    @abstractmethod
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append bytes; how many, which is all of them.
+
+        Raises:
+            ValueError: when the writer was closed or aborted, as `close` raises it too.
+        """
+        self._refuse_ended()
+        return self._write(data)
+
     def close(self) -> Written:
         """Finish the object."""
+        self._refuse_ended()
+        self._ended = True
+        try:
+            return self._close()
+        except BaseException:
+            self._abort()
+            raise
+
+    def abort(self) -> None:
+        """Forget what was written; nothing happens when the writer has ended."""
+        if not self._ended:
+            self._ended = True
+            self._abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is not None:
+            self.abort()
+        elif not self._ended:
+            self.close()
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise ValueError("this object was closed or given up, and takes nothing more; open another writer")
 
     @abstractmethod
-    def abort(self) -> None:
-        """Forget what was written."""
+    def _write(self, data: bytes | bytearray | memoryview) -> int: ...
+
+    @abstractmethod
+    def _close(self) -> Written: ...
+
+    @abstractmethod
+    def _abort(self) -> None:
+        """Leave nothing behind, also of a `_close` that has failed half-way. Raises nothing of its own."""
 
 
 class ObjectStore(ABC):

@@ -149,12 +149,9 @@ class StreamWriter(ObjectWriter):
         self._thread: threading.Thread | None = None
         self._answer: str | None = None
         self._error: BaseException | None = None
-        self._ended = False
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         view = memoryview(data).cast("B")
-        if self._ended:
-            raise ValueError(f"{self._where}: is closed")
         if self._content.size + len(view) > MOST_PARTS * STREAM_PART:
             raise StoreError(
                 f"{self._where}: has more than {MOST_PARTS * STREAM_PART // 2**30} GiB, which is the most that S3 "
@@ -204,8 +201,7 @@ class StreamWriter(ObjectWriter):
         except BaseException as error:  # noqa: BLE001 - raised where the stream is written
             self._error = error
 
-    def close(self) -> Written:
-        self._ended = True
+    def _close(self) -> Written:
         if self._thread is None:
             answer = self._put(bytes(self._pending), STREAM_PART, 1)
         else:
@@ -218,8 +214,7 @@ class StreamWriter(ObjectWriter):
         self._pending.clear()
         return self._written(self._content, self._tag.value(in_parts=self._thread is not None), answer)
 
-    def abort(self) -> None:
-        self._ended = True
+    def _abort(self) -> None:
         self._pending.clear()
         if self._thread is not None and self._thread.is_alive():
             while self._error is None:

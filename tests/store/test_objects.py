@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
+from marin_pipeline.store.kept_files import SMALL, keep_file
 from marin_pipeline.store.objects import ObjectStore, Wanted, open_objects
 from tests.faults.faulty_objects import FaultyObjects
 from tests.store.conformance import Conformance
@@ -50,6 +52,22 @@ def test_a_killed_writer_leaves_no_half_object(tmp_path: Path) -> None:
     assert objects.create("a", b"half no more")
     assert [info.path for info in objects.list("a")] == []
     assert objects.names(".") == ["a", "tmp"]
+
+
+def test_a_writer_whose_end_fails_leaves_nothing(tmp_path: Path) -> None:
+    objects = open_objects(str(tmp_path / "store"))
+    objects.create("taken", b"")
+    (tmp_path / "file").write_bytes(bytes(SMALL + 1))
+    writer = objects.writer("taken/below")
+    writer.write(b"1")
+    with pytest.raises(StoreError, match="a file stands where a folder is needed"):
+        writer.close()
+    writer.abort()
+    digest = content_digest(tmp_path / "file")
+    (tmp_path / "store" / "files").write_bytes(b"")
+    with pytest.raises(StoreError, match="a file stands where a folder is needed"):
+        keep_file(objects, tmp_path / "file", digest, SMALL + 1)
+    assert objects.list("tmp") == []
 
 
 def test_another_scheme_is_refused_by_name() -> None:
