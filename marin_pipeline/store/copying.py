@@ -22,6 +22,7 @@ from marin_pipeline.core.visible import as_line
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
+from marin_pipeline.store.kept_files import copy_file
 from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, holds, put, shown_url, together
 from marin_pipeline.store.origins import keep_origin, read_origin
@@ -116,29 +117,12 @@ def copy_provenance(source: ObjectStore, target: ObjectStore, commit: Commit) ->
         return
     for path in sorted(named_by(commit)):
         if path.startswith("files/") and not holds(target, path):
-            _copy_file(source, target, path)
+            copy_file(source, target, path.rpartition("/")[2], None)
     if not holds(target, layout.origin(commit.origin)):
         origin = answered(partial(read_origin, source, commit.origin))
         if not holds(target, layout.snapshot(origin.snapshot)):
             keep_snapshot(target, answered(partial(read_snapshot, source, origin.snapshot)))
         keep_origin(target, origin)
-
-
-def _copy_file(source: ObjectStore, target: ObjectStore, path: str) -> None:
-    writer, content = target.writer(path), ContentHash()
-    try:
-        for block in source.blocks(path):
-            content.update(block)
-            writer.write(block)
-        if content.hexdigest() != path.rpartition("/")[2]:
-            raise CorruptOutput(f"{source.url}/{path}: has other bytes than its name says; it cannot be taken")
-    except FileNotFoundError as error:
-        writer.abort()
-        raise CorruptOutput(f"{source.url}/{path}: the file that a step was given is missing there") from error
-    except BaseException:
-        writer.abort()
-        raise
-    writer.close()
 
 
 def _copy_manifest(source: ObjectStore, target: ObjectStore, id: str, key: str, commit: Commit) -> None:
@@ -245,15 +229,11 @@ class _Copy:
             self._stream(entry)
 
     def _stream(self, entry: Entry) -> None:
-        writer = self._target.writer(entry.object)
-        try:
+        with self._target.writer(entry.object) as writer:
             for block in self._checked(entry):
                 writer.write(block)
                 self._add(len(block))
-        except BaseException:
-            writer.abort()
-            raise
-        written = writer.close()
+            written = writer.close()
         if (written.size, written.sha256) != (entry.size, entry.sha256):
             self._target.delete(entry.object)
             raise StoreError(f"{self._where(entry, self._target)}: other bytes were written than were read; copy again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import hashlib
 import random
 import shutil
@@ -17,12 +18,14 @@ from typing import Any
 import pytest
 
 from marin_pipeline import Artifact, Context, LocalFile, step
+from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import copying, layout, pages
 from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Commit, Invalidation, invalidate, look
 from marin_pipeline.store.copying import copy_output, shown_url
 from marin_pipeline.store.gc import collect
+from marin_pipeline.store.kept_files import copy_file, keep_file
 from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
 from marin_pipeline.store.names import key_folders
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, open_objects
@@ -331,6 +334,41 @@ def test_a_damaged_object_of_the_source_is_named_and_nothing_is_committed(
     assert told[how] in str(error.value)
     assert not is_believed(target, SQUARES)
     assert target.read(entry.object) is None
+
+
+@pytest.mark.parametrize("size", [10, 12 * 2**20])
+@pytest.mark.parametrize("how", ["missing", "flipped", "longer", "unreadable"])
+def test_a_kept_file_that_is_another_one_is_not_taken(
+    how: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its size is known or not; where it is, no more is read than tells."""
+    source, target = open_objects(str(tmp_path / "source")), open_objects(str(tmp_path / "target"))
+    (tmp_path / "file").write_bytes(bytes(size))
+    digest = content_digest(tmp_path / "file")
+    keep_file(source, tmp_path / "file", digest, size)
+    file = tmp_path / "source" / layout.kept_file(digest)
+    if how == "longer":
+        file.chmod(0o644)
+        with file.open("ab") as opened:
+            opened.truncate(size + 40 * 2**20)
+    elif how == "unreadable":
+
+        def refuse(path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+            if stop is None:
+                raise OSError(errno.EIO, "Input/output error")
+            yield b""
+
+        monkeypatch.setattr(source, "blocks", refuse)
+    else:
+        corrupt(how, file)
+    error, told = {
+        "missing": (CorruptOutput, "the file that a step was given is missing"),
+        "unreadable": (StoreError, "cannot be read"),
+    }.get(how, (CorruptOutput, "is not the file that a step was given"))
+    for known in (size, None):
+        with pytest.raises(error, match=told):
+            copy_file(source, target, digest, known)
+    assert target.list("files") == target.list("tmp") == []
 
 
 @pytest.mark.parametrize("how", ["missing", "flipped", "cut"])
