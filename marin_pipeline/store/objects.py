@@ -164,6 +164,9 @@ class ObjectStore(ABC):
     in_place: bool = False
     """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
 
+    single_writer: bool = False
+    """Whether nobody else may write there, since the conditions of `create` and `swap` are not kept."""
+
     def location(self) -> str:
         """The region in which the bytes lie, as the cloud calls it in lower case; `location.HERE` on this machine, and
         empty when it is not known.

@@ -234,7 +234,8 @@ class Conformance:
             assert read(objects, path).data == data
 
     @pytest.mark.parametrize(
-        ("said", "there"), [(10, 20), (20, 10), (10, 0), (10, 9 * 2**20), (9 * 2**20, 9 * 2**20 + 1)]
+        ("said", "there"),
+        [(10, 20), (20, 10), (10, 0), (10, 9 * 2**20), (9 * 2**20, 9 * 2**20 + 1), (9 * 2**20, 8 * 2**20)],
     )
     def test_a_file_that_is_written_while_it_is_published_is_refused(
         self, objects: ObjectStore, said: int, there: int
