@@ -1,7 +1,7 @@
 """Objects as files of a local folder.
 
 Create-only is a hard link to a finished file, which the kernel refuses when the name is taken; compare-and-swap holds a
-lock on the folder while it compares and replaces. A killed writer leaves at most a file under `tmp/`, never half an
+lock for the folder while it compares and replaces. A killed writer leaves at most a file under `tmp/`, never half an
 object.
 """
 
@@ -42,6 +42,7 @@ class LocalObjects(ObjectStore):
         self.root = root
         self.url = str(root)
         self._scratch = f"{root}/tmp/1d"
+        self._locks = f"{root}/tmp/locks"
 
     def is_there(self) -> bool:
         return self.root.exists()
@@ -82,10 +83,9 @@ class LocalObjects(ObjectStore):
 
     def swap(self, path: str, data: bytes, version: str) -> str | None:
         target = self._at(path)
-        folder = os.path.dirname(target)
-        if not os.path.isdir(folder):
+        if not os.path.isdir(os.path.dirname(target)):
             return None
-        with self._locked(folder):
+        with self._locked(path):
             found = self.read(path)
             if found is None or found.version != version:
                 return None
@@ -111,13 +111,21 @@ class LocalObjects(ObjectStore):
                 os.unlink(temporary)
 
     @contextmanager
-    def _locked(self, folder: str) -> Iterator[None]:
+    def _locked(self, path: str) -> Iterator[None]:
+        """Hold the lock of the folder of an object, which is one of 256 files: NFS locks nothing that is not open for
+        writing.
+        """
+        folder = hashlib.sha256(os.fsencode(os.path.dirname(path)))
+        lock = f"{self._locks}/{folder.hexdigest()[:2]}"
         try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                descriptor = _lock(lock)
+            except FileNotFoundError:
+                os.makedirs(self._locks, exist_ok=True)
+                descriptor = _lock(lock)
         except OSError as error:
-            raise explain_os_error(error, folder, "lock") from error
+            raise explain_os_error(error, lock, "lock") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
@@ -315,6 +323,17 @@ def _write(path: str, data: bytes) -> None:
         left = memoryview(data)
         while left:
             left = left[file.write(left) :]
+
+
+def _lock(path: str) -> int:
+    """A file that nobody else has locked, open; closing it ends that."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _linked(file: str, target: str) -> bool:

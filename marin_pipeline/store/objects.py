@@ -390,6 +390,7 @@ def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError
         errno.EPERM: "not permitted; make it writable, or choose another prefix with --prefix",
         errno.EROFS: "the file system is read-only; choose another prefix with --prefix",
         errno.ENOTDIR: "a file stands where a folder is needed; choose another prefix with --prefix",
+        errno.ENOLCK: "the file system gives no locks there; choose another prefix with --prefix",
         errno.EMFILE: "too many open files; close what is open, or raise the limit (ulimit -n)",
         errno.EEXIST: "a file stands where a folder is needed; choose another prefix with --prefix",
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import socket
 import uuid
@@ -68,6 +70,39 @@ def test_a_writer_whose_end_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="a file stands where a folder is needed"):
         keep_file(objects, tmp_path / "file", digest, SMALL + 1)
     assert objects.list("tmp") == []
+
+
+def test_swap_works_where_only_files_that_can_be_written_are_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS."""
+    plain = fcntl.flock
+
+    def flock(file: int, operation: int) -> None:
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        plain(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    objects = open_objects(str(tmp_path))
+    version = objects.create("a/lease.json", b"1")
+    assert version is not None
+    assert objects.swap("a/lease.json", b"2", version) is not None
+    assert objects.swap("a/lease.json", b"3", version) is None
+
+
+def test_a_file_system_without_locks_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    objects = open_objects(str(tmp_path))
+    version = objects.create("a/lease.json", b"1")
+    assert version is not None
+    opened = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(StoreError, match=r"tmp/locks/..: cannot lock: the file system gives no locks there; choose"):
+        objects.swap("a/lease.json", b"2", version)
+    assert len(os.listdir("/proc/self/fd")) == opened
 
 
 def test_another_scheme_is_refused_by_name() -> None:
