@@ -23,7 +23,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
 from marin_pipeline.store.kept_files import copy_file
-from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
+from marin_pipeline.store.manifest import Entry, Manifest
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, holds, put, shown_url, together
 from marin_pipeline.store.origins import keep_origin, read_origin
 from marin_pipeline.store.pages import PagedManifest, manifest_bytes, read_manifest
@@ -271,7 +271,9 @@ class _Copy:
             StoreError: when it is not.
         """
         same = info is not None and info.size == entry.size
-        if info is not None and same and (self._target.in_place or checksums_differ(info.checksum, entry.checksum)):
+        said = None if info is None else info.checksum
+        unsure = self._target.in_place or (None not in (said, entry.checksum) and said != entry.checksum)
+        if same and unsure:
             content = ContentHash()
             for block in self._target.blocks(entry.object):
                 content.update(block)

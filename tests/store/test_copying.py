@@ -36,6 +36,7 @@ from tests.faults.faulty_objects import Fault, FaultyObjects
 from tests.run.conftest import inline
 from tests.run.sample_steps import add, first_line, increment, number, squares, words
 from tests.run.sessions import Bench
+from tests.stores import new_prefix
 
 __all__ = ["inline"]
 
@@ -497,10 +498,30 @@ def test_a_prefix_is_written_down_without_user_and_password() -> None:
 
 
 def test_checksums_of_two_kinds_say_nothing() -> None:
-    assert not checksums_differ("md5:a", "crc32c:b")
-    assert not checksums_differ(None, "md5:a")
-    assert checksums_differ("md5:a", "md5:b")
-    assert checksums_differ("a", "b-2")
+    """As they are of the bytes "a" and "b"; the last is that of an upload in parts."""
+    crc32cs = ["wdBDMA==", "0oCwxA=="]
+    md5s = ["0cc175b9c0f1b6a831c399e269772661", "92eb5ffee6ae2fec3ad71c777531578f", f"{'ab' * 16}-3"]
+    for kind in (crc32cs, md5s):
+        for one in kind:
+            assert [checksums_differ(one, other) for other in kind] == [one != other for other in kind]
+            assert not any(checksums_differ(one, other) for other in (None, *(md5s if kind is crc32cs else crc32cs)))
+
+
+@pytest.mark.parametrize("kinds", [("s3", "gs"), ("gs", "s3")], ids=" to ".join)
+def test_after_a_copy_to_another_kind_of_store_no_byte_is_read_to_see_that_it_is_intact(
+    kinds: tuple[str, str], inline: Bench, request: pytest.FixtureRequest
+) -> None:
+    inline.url, second = (new_prefix(request, kind) for kind in kinds)
+    made(inline, WORDS)
+    target = open_objects(second)
+    copied(inline.objects, target, WORDS)
+    asked: set[tuple[str, str]] = set()
+    noted = FaultyObjects(target, lambda *call: asked.add(call))  # pyright: ignore[reportArgumentType] - no fault
+    verified = Verifier(noted, "intact").verify(step_id(WORDS), WORDS.key[:16])
+    assert verified is not None
+    assert verified.ok
+    assert asked
+    assert not [call for call in asked if call[0] in ("blocks", "fetch") or call[1].endswith("words.txt")]
 
 
 class Saying(FaultyObjects):
@@ -513,7 +534,7 @@ class Saying(FaultyObjects):
 def test_where_a_store_says_another_checksum_of_a_copy_its_bytes_decide(inline: Bench, tmp_path: Path) -> None:
     commit = made(inline, WORDS)
     path = inline.prefix / layout.manifest(step_id(WORDS), WORDS.key, commit.attempt)
-    manifest = Manifest(tuple(replace(each, checksum="ab") for each in entries(inline.objects, WORDS)))
+    manifest = Manifest(tuple(replace(each, checksum="ab" * 16) for each in entries(inline.objects, WORDS)))
     path.write_bytes(manifest.dumps())
     commit = replace(commit, manifest=hashlib.sha256(manifest.dumps()).hexdigest())
     target = Saying(open_objects(str(tmp_path / "target")), lambda operation, path: None)
