@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
@@ -87,6 +88,8 @@ _known: dict[str, set[str]] = {}
 """Every value that a secret was seen to have here, by name: a step may change its environment."""
 _redactors: dict[frozenset[str], Redactor] = {}
 """By the names that they know."""
+_lock = threading.RLock()
+"""Held while a value or a redactor is added; a signal's handler may find its own thread in it."""
 
 
 def know(*names: str) -> None:
@@ -98,8 +101,9 @@ def know(*names: str) -> None:
 def _look(name: str) -> None:
     value = os.environ.get(name, "").strip()
     if len(value) >= SHORTEST and value not in _known[name]:
-        _known[name] = _known[name] | {value}
-        _redactors.clear()
+        with _lock:
+            _known[name] = _known[name] | {value}
+            _redactors.clear()
 
 
 def redactor(names: Iterable[str] | None = None) -> Redactor | None:
@@ -110,11 +114,14 @@ def redactor(names: Iterable[str] | None = None) -> Redactor | None:
         _look(name)
     if not any(_known[name] for name in wanted):
         return None
-    if wanted not in _redactors:
+    found = _redactors.get(wanted)
+    if found is None:
         from marin_pipeline.core.redaction import Redactor  # most runs have no secrets
 
-        _redactors[wanted] = Redactor({name: _known[name] for name in wanted if _known[name]})
-    return _redactors[wanted]
+        with _lock:  # else one could be kept that was made before a value was seen
+            found = Redactor({name: _known[name] for name in wanted if _known[name]})
+            _redactors[wanted] = found
+    return found
 
 
 @overload
