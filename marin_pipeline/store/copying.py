@@ -46,7 +46,9 @@ of a manifest, a part or a shard, and never a record.
 """
 
 BATCH = 4096
-"""Files that are dealt with at a time, so that the memory does not grow with their number."""
+"""Files that are dealt with at a time: what they need besides the listing of those that are there, which is in memory
+as a whole (some 400 bytes a file).
+"""
 
 
 def copy_output(
