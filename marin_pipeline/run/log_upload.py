@@ -100,12 +100,13 @@ class _Logs:
                 size -= len(block)
 
     def finish(self) -> None:
-        """Upload the rest.
+        """Upload the rest; nothing is uploaded after it.
 
         Raises:
             StoreError: when the store does not take it.
         """
         self._ended.set()
+        self._thread.join()
         answered(self.upload)
 
 

@@ -210,7 +210,7 @@ class LocalObjects(ObjectStore):
     def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         with open(self._file(path), "rb", buffering=0) as file:
             file.seek(start)
-            while block := file.read(2**20 if stop is None else min(2**20, stop - file.tell())):
+            while block := file.read(2**20 if stop is None else max(0, min(2**20, stop - file.tell()))):
                 yield block
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
@@ -311,9 +311,12 @@ def _read(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = os.read(descriptor, _BLOCK)
-        while len(data) and len(data) % _BLOCK == 0 and (more := os.read(descriptor, _BLOCK)):
-            data += more
-        return data
+        if len(data) < _BLOCK:
+            return data
+        blocks = [data]
+        while data := os.read(descriptor, _BLOCK):
+            blocks.append(data)
+        return b"".join(blocks)
     finally:
         os.close(descriptor)
 

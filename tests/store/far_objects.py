@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from marin_pipeline.core.artifact import ContentHash
+from marin_pipeline.store.downloads import Opened
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Written
 from marin_pipeline.store.remote_objects import RemoteObjects
@@ -52,27 +54,47 @@ class FarObjects(RemoteObjects):
         self.calls.append(("writer", path))
         return self.near.writer(self.checked(path))
 
-    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        self.calls.append(("blocks", path))
-        return self._blocks(path, start, stop)
+    def opened(self, path: str, start: int, stop: int | None, version: str) -> Opened:
+        found = (self.near.root / self.checked(path)).stat() if self.near.info(path) else None
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", path)
+        return Opened(f"{found.st_mtime_ns}", found.st_size, self._blocks(path, start, stop))
 
     def _blocks(self, path: str, start: int, stop: int | None) -> Iterator[bytes]:
-        try:
-            yield from self.near.blocks(self.checked(path), start, stop)
-        except FileNotFoundError:
-            raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
+        return self.near.blocks(path, start, stop)
+
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        self.calls.append(("blocks", path))
+        return super().blocks(path, start, stop)
 
     def download(self, path: str, target: Path) -> str:
-        content = ContentHash()
-        with target.open("xb") as file:
-            self.calls.append(("download", path))
-            for block in self._blocks(path, 0, None):
-                content.update(block)
-                file.write(block)
-        return content.hexdigest()
+        self.calls.append(("download", path))
+        return super().download(path, target)
 
     def fetched(self) -> Sequence[str]:
         """Last parts of the paths whose bytes were taken since the last call."""
         found = [path.rpartition("/")[2] for operation, path in self.calls if operation in ("download", "blocks")]
         self.calls.clear()
         return found
+
+
+class SlowObjects(FarObjects):
+    """Each read takes a while: what it costs is how many of them wait for each other."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.waits = 0
+        """Reads that began while none went on: as many as one after the other takes in all."""
+        self._reading = 0
+        self._lock = threading.Lock()
+
+    def read(self, path: str) -> Found | None:
+        with self._lock:
+            self.waits += not self._reading
+            self._reading += 1
+        time.sleep(0.05)
+        try:
+            return super().read(path)
+        finally:
+            with self._lock:
+                self._reading -= 1
