@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
@@ -87,6 +88,8 @@ _known: dict[str, set[str]] = {}
 """Every value that a secret was seen to have here, by name: a step may change its environment."""
 _redactors: dict[frozenset[tuple[str, str]], Redactor] = {}
 """By the names and values that they know: threads ask for them."""
+_lock = threading.RLock()
+"""Held while a value is added; a signal's handler may find its own thread in it."""
 
 
 def know(*names: str) -> None:
@@ -98,7 +101,8 @@ def know(*names: str) -> None:
 def _look(name: str) -> None:
     value = os.environ.get(name, "").strip()
     if len(value) >= SHORTEST and value not in _known[name]:
-        _known[name] = _known[name] | {value}
+        with _lock:
+            _known[name] = _known[name] | {value}
 
 
 def redactor(names: Iterable[str] | None = None) -> Redactor | None:

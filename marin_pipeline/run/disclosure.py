@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -15,6 +14,7 @@ from marin_pipeline.run.task import Task, write_call
 from marin_pipeline.store import layout
 from marin_pipeline.store.guard import remove_disclosed
 from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.records import parsed, typed
 
 
 def refuse_disclosed(graph: Graph) -> None:
@@ -105,5 +105,5 @@ def _folders(objects: ObjectStore, task: Task) -> Iterator[str]:
     found = objects.read(layout.attempt_shards(task.id, task.key, task.attempt))
     for line in found.data.splitlines() if found else ():
         with suppress(ValueError):  # its process was killed while it wrote the line
-            _, key, attempt = json.loads(line)
+            _, key, attempt = typed(parsed(line), tuple[str, str, str])
             yield f"{layout.shard(key)}/{attempt}"

@@ -98,16 +98,10 @@ class _Logs:
 
     def _send(self, name: str, file: Path, size: int) -> None:
         """Upload the first bytes of a file that somebody may be writing to."""
-        writer = self._objects.writer(f"{self._folder}/{name}")
-        try:
-            with file.open("rb", buffering=0) as source:
-                while size and (block := source.read(min(size, _BLOCK))):
-                    writer.write(block)
-                    size -= len(block)
-            writer.close()
-        except BaseException:
-            writer.abort()
-            raise
+        with file.open("rb", buffering=0) as source, self._objects.writer(f"{self._folder}/{name}") as writer:
+            while size and (block := source.read(min(size, _BLOCK))):
+                writer.write(block)
+                size -= len(block)
 
     def finish(self) -> None:
         """Upload the rest; nothing is uploaded after it.

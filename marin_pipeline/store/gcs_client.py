@@ -11,7 +11,6 @@ import asyncio
 import errno
 import functools
 import html
-import json
 import os
 import random
 import re
@@ -30,6 +29,7 @@ from marin_pipeline.store.bucket_client import Client as Reader
 from marin_pipeline.store.bucket_client import Failed, Stranger, body_of, no_panic, status_of, strange
 from marin_pipeline.store.downloads import replaced
 from marin_pipeline.store.objects import NoAnswer
+from marin_pipeline.store.records import parsed
 
 # Else gcsfs takes a class that asks each bucket for its kind over gRPC, which stalls for a minute on an emulator.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -90,7 +90,7 @@ class Reply(NamedTuple):
     def tree(self) -> dict[str, Any] | None:
         """The body as an object of JSON; None when it is none."""
         try:
-            found = json.loads(self.body)
+            found = parsed(self.body)
         except ValueError:
             return None
         return found if isinstance(found, dict) else None

@@ -19,7 +19,7 @@ import google_crc32c
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.gcs_client import NUMBER, SILENCE_SECONDS, Place, Reply, Silence, all_of, unanswered
-from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Written, explain_os_error
+from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Written, explain_os_error, written_meanwhile
 
 AT_ONCE = 32
 """Files that travel at the same time, at most."""
@@ -310,8 +310,7 @@ class _Source:
             except OSError as error:
                 raise explain_os_error(error, self._path, "read what was written") from error
             if size != self.size or len(block) != wanted:
-                problem = "was written while it was published; end what writes it before the step ends"
-                raise StoreError(f"{self._path}: {problem}")
+                raise written_meanwhile(self._path)
             new = len(block) - max(self._hashes.size - offset, 0)
             if new > 0:
                 self._hashes.update(block[-new:])
@@ -355,7 +354,7 @@ class Writer(ObjectWriter):
         self._sent = 0
         self._travels: Future[None] | None = None
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         left = memoryview(data).cast("B")
         size = len(left)
         while left:
@@ -389,7 +388,7 @@ class Writer(ObjectWriter):
         if self._travels is not None:
             self._travels.result()
 
-    def close(self) -> Written:
+    def _close(self) -> Written:
         if self._travels is None:
             self._place.client.wait(put(self._place, self._chunk))
         else:
@@ -397,7 +396,7 @@ class Writer(ObjectWriter):
             self._arrived()
         return self._hashes.written()
 
-    def abort(self) -> None:
+    def _abort(self) -> None:
         self._chunk.clear()
         if self._travels is not None:
             self._travels.cancel()

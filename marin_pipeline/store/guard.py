@@ -144,11 +144,11 @@ class GuardedWriter(ObjectWriter):
         self._before = b""
         self._error: InputError | None = None
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append bytes.
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
+        """As `write` says it.
 
         Raises:
-            InputError: when they hold the value of a secret; then nothing can be made of it but `abort`.
+            InputError: when the bytes hold the value of a secret; then nothing can be made of it but `abort`.
         """
         left = memoryview(data).cast("B")
         for start in range(0, len(left), _BLOCK):
@@ -160,12 +160,12 @@ class GuardedWriter(ObjectWriter):
             self._before = _tail(block, self._known.overlap)
         return self._writer.write(data)
 
-    def close(self) -> Written:
+    def _close(self) -> Written:
         if self._error is not None:
             raise self._error
         return self._writer.close()
 
-    def abort(self) -> None:
+    def _abort(self) -> None:
         self._writer.abort()
 
 

@@ -248,12 +248,13 @@ def build_manifest(
 
 
 def checksums_differ(one: str | None, other: str | None) -> bool:
-    """Whether two checksums say that bytes differ: they say nothing when one is unknown, or when they are of two kinds
-    (`md5:…` and `crc32c:…`), as those of two stores are.
+    """Whether two checksums say that bytes differ: they say nothing when one is unknown, or when they are of two kinds,
+    as those of two stores are. The kind is told by the length: GCS says the CRC32C in 8 characters of base64, S3 the
+    MD5 in 32 of hex, or that of an upload in parts with their number (`…-3`), which another number of parts changes.
     """
     if one is None or other is None or one == other:
         return False
-    return one.rpartition(":")[0] == other.rpartition(":")[0]
+    return len(one.partition("-")[0]) == len(other.partition("-")[0])
 
 
 def _refuse_long(objects: ObjectStore, path: str, names: Iterable[str], what: str = "the output") -> None:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store.location import HERE
@@ -64,6 +64,11 @@ class FileToPublish(NamedTuple):
     """Bytes."""
 
 
+def written_meanwhile(file: Path) -> StoreError:
+    """What is said of a file that has not the size any more that it had when it was to be published."""
+    return StoreError(f"{file}: was written while it was published; end what writes it before the step ends")
+
+
 class Written(NamedTuple):
     """What was written, as the writer knows it from the bytes that it handed over."""
 
@@ -88,20 +93,58 @@ class Wanted(NamedTuple):
 
 class ObjectWriter(ABC):
     """Writes one object from beginning to end, hashing as it goes. Nothing is there before `close`, and nothing after
-    `abort`.
+    `abort`, or after a `close` that failed. A `with` block ends in one of the two.
     """
 
-    @abstractmethod
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append bytes; how many, which is all of them."""
+    _ended = False
 
-    @abstractmethod
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append bytes; how many, which is all of them.
+
+        Raises:
+            ValueError: when the writer was closed or aborted, as `close` raises it too.
+        """
+        self._refuse_ended()
+        return self._write(data)
+
     def close(self) -> Written:
         """Finish the object."""
+        self._refuse_ended()
+        self._ended = True
+        try:
+            return self._close()
+        except BaseException:
+            self._abort()
+            raise
+
+    def abort(self) -> None:
+        """Forget what was written; nothing happens when the writer has ended."""
+        if not self._ended:
+            self._ended = True
+            self._abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is not None:
+            self.abort()
+        elif not self._ended:
+            self.close()
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise ValueError("this object was closed or given up, and takes nothing more; open another writer")
 
     @abstractmethod
-    def abort(self) -> None:
-        """Forget what was written."""
+    def _write(self, data: bytes | bytearray | memoryview) -> int: ...
+
+    @abstractmethod
+    def _close(self) -> Written: ...
+
+    @abstractmethod
+    def _abort(self) -> None:
+        """Leave nothing behind, also of a `_close` that has failed half-way. Raises nothing of its own."""
 
 
 class ObjectStore(ABC):
@@ -121,6 +164,9 @@ class ObjectStore(ABC):
 
     in_place: bool = False
     """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
+
+    single_writer: bool = False
+    """Whether nobody else may write there, since the conditions of `create` and `swap` are not kept."""
 
     def location(self) -> str:
         """The region in which the bytes lie, as the cloud calls it in lower case; `location.HERE` on this machine, and
@@ -172,6 +218,9 @@ class ObjectStore(ABC):
     def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
         """Make files below `folder(path)` the objects below `path`, several at the same time, each read once; what
         was written, in order. An object that is there already is replaced.
+
+        Raises:
+            StoreError: when a file has another size by now.
         """
 
     @abstractmethod
@@ -350,6 +399,7 @@ def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError
         errno.EPERM: "not permitted; make it writable, or choose another prefix with --prefix",
         errno.EROFS: "the file system is read-only; choose another prefix with --prefix",
         errno.ENOTDIR: "a file stands where a folder is needed; choose another prefix with --prefix",
+        errno.ENOLCK: "the file system gives no locks there; choose another prefix with --prefix",
         errno.EMFILE: "too many open files; close what is open, or raise the limit (ulimit -n)",
         errno.EEXIST: "a file stands where a folder is needed; choose another prefix with --prefix",
     }

@@ -31,7 +31,6 @@ from marin_pipeline.store.objects import (
     ObjectInfo,
     ObjectWriter,
     Written,
-    explain_os_error,
 )
 from marin_pipeline.store.remote_objects import RemoteObjects, refuse_parts
 from marin_pipeline.store.s3_client import client_of
@@ -196,16 +195,14 @@ class S3Objects(RemoteObjects):
     def _upload(self, path: str, each: FileToPublish) -> Written:
         key, part = self._key(path), part_size(each.size)
         content, tag = ContentHash(), ETag(part)
-        blocks = FileBlocks(each.file, BLOCK, (content, tag))
+        blocks = FileBlocks(each, BLOCK, (content, tag))
         try:
             if each.size <= PART:
                 tag_given = self._bytes.put(key, b"".join(blocks), use_multipart=False)
             else:
                 tag_given = self._bytes.put(key, blocks, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
         except Failed as error:
-            if blocks.error is not None:
-                raise explain_os_error(blocks.error, each.file, "read what was written") from blocks.error
-            raise self._explained(error, path, "write") from None
+            raise (blocks.error or self._explained(error, path, "write")) from None
         return self._written(path, content, tag.value(in_parts=each.size > PART), tag_given)
 
     def _written(self, path: str, content: ContentHash, expected: str, answered: str | None) -> Written:

@@ -99,6 +99,17 @@ def test_what_lies_in_one_folder_of_the_store_lies_in_one_folder_here(objects: F
     assert sorted(objects.fetched()) == [path.name for path in paths]
 
 
+def test_what_is_known_of_fetched_files_does_not_grow_with_their_number(
+    objects: FarObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marin_pipeline.store.cache.MOST", 5)
+    cache, wanted = another(objects), [put(objects, f"{number}/x", b"%d" % number) for number in range(20)]
+    for each in (*wanted, *wanted):
+        assert cache.fetched(objects, [each])[0].read_bytes() == each.path.removesuffix("/x").encode()
+    assert len(cache._contents) <= 5
+    assert len(cache._folders) <= 5
+
+
 def test_one_content_is_fetched_once_whatever_its_names_and_stores(objects: FarObjects, tmp_path: Path) -> None:
     first, second = put(objects, "a/x.txt", b"same"), put(objects, "b/y.json", b"same")
     other = FarObjects(tmp_path / "other")

@@ -200,14 +200,6 @@ def test_a_prefix_that_is_none_is_refused(url: str) -> None:
         open_objects(url)
 
 
-def test_a_file_that_is_written_while_it_is_published_is_refused(objects: GcsObjects, tmp_path: Path) -> None:
-    for size, found in ((10, 11), (10 * MIB, 9 * MIB), (10 * MIB, 11 * MIB)):
-        (tmp_path / "file").write_bytes(bytes(found))
-        with pytest.raises(StoreError, match="file: was written while it was published"):
-            objects.publish("a", [FileToPublish("file", tmp_path / "file", size)])
-    assert objects.list("a") == []
-
-
 @pytest.mark.parametrize("path", ["a\nb", "a/\t", "\x7f"])
 def test_a_name_with_a_control_character_is_refused(objects: GcsObjects, path: str) -> None:
     for call in (lambda: objects.create(path, b""), lambda: objects.read(path), lambda: list(objects.blocks(path))):
