@@ -13,7 +13,7 @@ from marin_pipeline.core.adopted import PREFIX as ADOPTED
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, MarinError, UsageError
 from marin_pipeline.core.key import key_of
-from marin_pipeline.core.visible import say
+from marin_pipeline.core.visible import say, say_plainly
 from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.lab.bundle import Bundle, BundledStep, is_name
 from marin_pipeline.run.figures import counted
@@ -49,7 +49,7 @@ def share(objects: ObjectStore, selector: str, out: str | None, as_json: bool) -
     for warning in told if out is None or not as_json else ():
         say(f"warning: {warning}", sys.stderr)
     if out is None:
-        print(data.decode("ascii"))  # noqa: T201 - byte for byte: the seal is over these, and JSON steers no terminal
+        say_plainly(data.decode("ascii"))  # the seal is over these bytes, and JSON steers no terminal
         return
     _write(Path(out), data + b"\n")
     if as_json:

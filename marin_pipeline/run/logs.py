@@ -10,15 +10,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
-from marin_pipeline.run.history import RunAt
+from marin_pipeline.run.history import RunAt, RunRecord
+from marin_pipeline.run.options import lease_life
 from marin_pipeline.run.selection import find_step, running, tried
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import look, look_many
-from marin_pipeline.store.lease import LeaseRecord, is_dead
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.lease import LIFE, LeaseRecord, is_alive, is_dead
+from marin_pipeline.store.objects import ObjectStore, together
 from marin_pipeline.store.records import parsed, typed
 
 State = Literal["running", "done", "failed", "ended"]
@@ -194,7 +196,7 @@ class Following:
         id: str,
         key: str,
         *,
-        life: float = 30.0,
+        life: float = LIFE,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -208,6 +210,10 @@ class Following:
         self._beat: tuple[int, int] | None = None
         self._since = 0.0
         self._free_since: float | None = None
+        self._leases: list[bytes | None] = []
+        """Of the steps of the run that is expected to try it."""
+        self._moved = 0.0
+        """When the last of them was taken, renewed or released."""
         self.state: State = "running"
         """How it came out."""
         self.failure = ""
@@ -262,10 +268,23 @@ class Following:
         if self._run is None or (attempt is not None and attempt >= _as_attempt(self._run[0])):
             return False
         self._run = running(self._objects, self._key)
-        return self._run is not None
+        return self._run is not None and self._goes_on(self._run[1])
+
+    def _goes_on(self, run: RunRecord) -> bool:
+        """Whether a run that has not told its end goes on. One of another machine may have been killed there: it does
+        so while its leases move.
+        """
+        if run.process is not None and is_alive(run.process):
+            return True
+        paths = [layout.lease(id, key) for id, key in run.steps.values()]
+        found = together(self._objects, *(partial(self._objects.read, path) for path in paths))
+        leases = [None if each is None else each.data for each in found]
+        if leases != self._leases:
+            self._leases, self._moved = leases, self._clock()
+        return self._clock() - self._moved < self._life
 
     def _is_held(self) -> bool:
-        """Whether somebody is at work: the lease has an owner that is not known to be gone, and that renews it."""
+        """Whether somebody is at work: the lease has an owner that is known to be there, or renews it."""
         found = self._objects.read(layout.lease(self._id, self._key))
         if found is None:
             return False
@@ -275,6 +294,8 @@ class Following:
             return False
         if record.owner is None or is_dead(record.owner):
             return False
+        if is_alive(record.owner):  # it may renew its leases less often than is expected here
+            return True
         beat = (record.fence, record.beat)
         if beat != self._beat:
             self._beat, self._since = beat, self._clock()
@@ -336,7 +357,7 @@ def follow(objects: ObjectStore, selector: str, as_json: bool, show: Callable[[s
         UsageError: for a step that has not been tried, and is in no run that goes on.
     """
     id, key = find_step(objects, selector, newest=True)
-    following = Following(objects, id, key)
+    following = Following(objects, id, key, life=lease_life())
     place = shown_attempt(objects, id, key)
     if place is None and not following.expected:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has not been tried in {objects.url}, and does not run")

@@ -75,6 +75,12 @@ def test_a_python_of_the_minor_version_is_found(tmp_path: Path, monkeypatch: pyt
     assert find_python(f"{version}.99") == sys.executable
 
 
+def test_a_cache_that_is_a_file_is_an_error_that_names_it(cache: Path, told: list[str]) -> None:
+    cache.write_text("a file")
+    with pytest.raises(InputError, match=rf"{cache}/.*Not a directory.*XDG_CACHE_HOME"):
+        choose(origin({"iniconfig": Package("0.1", None)}), "recorded", (), told.append)
+
+
 @pytest.mark.parametrize("name", ["--index-url=http://x", "a @ file:///x", "-e .", "a\nb"])
 def test_a_record_cannot_pass_options_to_the_installer(name: str, told: list[str]) -> None:
     with pytest.raises(InputError, match="cannot be one"):
