@@ -311,6 +311,11 @@ COMMANDS = (
 
 def main() -> None:
     """Run the program; exits with the designed code."""
+    writable_streams()
+    leave(lambda: _run(_parsed()))
+
+
+def _parsed() -> Parsed:
     description = "Work on a store: what is there, what made it, what it printed."
     parser = argparse.ArgumentParser(prog="marin-pipeline", description=description)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
@@ -321,16 +326,13 @@ def main() -> None:
         command.declare(added)
         _shared(added)
         added.set_defaults(command=command)
-    writable_streams()
     leading, rest = _split(sys.argv[1:])
     words = next((count for count in (2, 1) if " ".join(rest[:count]) in commands.choices), 0)
     # Parsed by itself a command takes its words and options in any order.
     if words:
         chosen = commands.choices[" ".join(rest[:words])]
-        parsed = chosen.parse_intermixed_args([*leading, *rest[words:]])
-    else:
-        parsed = parser.parse_args()
-    leave(lambda: _run(parsed))
+        return chosen.parse_intermixed_args([*leading, *rest[words:]])
+    return parser.parse_args()
 
 
 def _shared(parser: Parser) -> None:

@@ -242,6 +242,7 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
     ]
     outcome.notes += list(_reservations(run))
     found: dict[str, Future[tuple[StepVerdict, CommittedOutput]]] = {}
+    others: set[str] = set()
     # In another thread: what the run tells has to be listened to.
     with ThreadPoolExecutor(1) as comparing:
 
@@ -251,6 +252,7 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
                 outcome.failed += [
                     step for step in tree["steps"] if step["key"] in by_key and step["status"] not in done
                 ]
+                others.update(step["key"] for step in tree["steps"] if step["status"] == "cached")
                 return
             if tree.get("event") != "plan":
                 reporter.event(tree)
@@ -265,10 +267,17 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
         (dict(by_key[key].commit.fingerprint), dict(made.commit.fingerprint)) for key, (_, made) in results.items()
     ]
     outcome.machine = machine_changes(pairs)
-    missing = [step for step in work.runs if step.key not in results]
+    # Every step is forced, so what was not made here was made by somebody else while this waited for it.
+    meanwhile = [step for step in work.runs if step.key in others - results.keys()]
+    missing = [step for step in work.runs if step.key not in results and step.key not in others]
     if missing and not outcome.failed and not outcome.interrupted:
         outcome.failed = [{"key": step.key, "name": step.name, "status": "not run"} for step in missing]
-    there = {step.key: _found_there(run.source, run.to, step) for step in work.there}
+    if meanwhile:
+        named = ", ".join(step.name for step in meanwhile)
+        outcome.notes.append(f"{named}: made by another run in {run.to.url} meanwhile, and not again here")
+    nothing_ran = len(meanwhile) == len(work.runs) and not outcome.interrupted
+    held = _intact if nothing_ran else _found_there
+    there = {step.key: held(run.source, run.to, step) for step in [*work.there, *meanwhile]}
     order = {step.key: number for number, step in enumerate(work.covered)}
     verdicts = {**there, **{key: verdict for key, (verdict, _) in results.items()}}
     outcome.steps = [verdicts[key] for key in sorted(verdicts, key=order.__getitem__)]

@@ -303,7 +303,7 @@ class Reproduction:
         ended = run_with(code, self.environments[batch[0].environment].python, request, hear)
         if refused:
             raise InputError(refused[0])
-        if "summary" not in heard:
+        if "summary" not in heard and ended != 130:
             raise MarinError(
                 f"the process that runs the steps ended with code {ended} before it was done; what it printed stands "
                 "above"

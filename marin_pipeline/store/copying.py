@@ -30,6 +30,7 @@ from marin_pipeline.store.pages import PagedManifest, manifest_bytes, read_manif
 from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.records import spec_tree
 from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
+from marin_pipeline.store.soundness import problem_with
 
 AT_ONCE = 16
 """Objects that are copied at the same time."""
@@ -81,6 +82,9 @@ def copy_output(
         invalidate(target, id, key, found.number, Invalidation("invalidated", found.fallen, now()))
         found = replace(found, number=found.number + 1)
     spec = checked_spec(source, id, key)
+    if problem := problem_with(id, key, spec, commit):
+        where = f"{source.url}/{layout.commit(id, key, commit.number)}"
+        raise CorruptOutput(f"{where}: {problem}; it cannot be taken")
     manifest = answered(partial(read_manifest, source, id, key, commit))
     if manifest.output_digest != commit.output:
         where = f"{source.url}/{layout.manifest(id, key, commit.attempt)}"

@@ -450,6 +450,20 @@ def test_interrupted_it_stops_the_steps_and_leaves_nothing(
     assert project.left_over == []
 
 
+def test_interrupted_before_the_steps_begin_it_ends_with_130_and_says_no_more(project: Project) -> None:
+    """What is imported to declare the steps again interrupts who has started it."""
+    early = (
+        'if os.environ.get("END_NOW"):\n    import signal\n    import time\n\n'
+        "    os.kill(os.getppid(), signal.SIGINT)\n    time.sleep(20)\n"
+    )
+    (project.folder / "program.py").write_text(PROGRAM.replace("import os\n", f"import os\n{early}"))
+    project.run("--force", "longest")
+    done = project.tool("reproduce", "longest", "--from", project.store, END_NOW="1")
+    assert (done.code, done.err) == (130, "")
+    assert "error" not in done.out
+    assert project.left_over == []
+
+
 def test_steps_are_run_together_by_code_and_environment_and_never_before_what_they_need() -> None:
     """A chain in which two codes alternate, and a side branch that needs not wait."""
     graph = {"a": ("1", ""), "b": ("1", "a"), "c": ("2", "b"), "d": ("1", "c"), "e": ("2", ""), "f": ("1", "a")}

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,8 @@ from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.comparison import _differences
 from marin_pipeline.lab.reproduce import Reporter
 from marin_pipeline.store.manifest import Entry
-from tests.lab.projects import Project
+from tests.conftest import environment
+from tests.lab.projects import PROGRAM, TOOL, Project
 
 pytestmark = pytest.mark.slow
 
@@ -266,3 +268,39 @@ def test_code_that_git_does_not_track_is_named_by_show_and_share(project: Projec
     assert "program.py" in shared.err
     # What ran is in the snapshot all the same.
     assert project.reproduce("last")[1]["verdict"] == "reproduced bit-identical"
+
+
+@pytest.mark.parametrize("deep", [(), ("--deep",)])
+def test_what_another_reproduce_made_meanwhile_is_intact_and_not_reproduced(
+    tmp_path: Path, deep: tuple[str, ...]
+) -> None:
+    """Two into one store: the second waits for the first one's step."""
+    gate = tmp_path / "gate"
+    waiting = (
+        'while os.environ.get("WAIT_FOR") and not os.path.exists(os.environ["WAIT_FOR"]):\n        time.sleep(0.05)\n'
+        '    if os.environ.get("FAIL_NOW"):'
+    )
+    project = Project.at(tmp_path)
+    text = PROGRAM.replace('if os.environ.get("FAIL_NOW"):', waiting).replace("import os\n", "import os\nimport time\n")
+    (project.folder / "program.py").write_text(text)
+    project.run()
+    command = [sys.executable, *TOOL, "reproduce", "longest", "--from", project.store, "--json", *deep]
+    command += ["--to", str(tmp_path / "mine")]
+    variables = {**environment(project.prefix), "WAIT_FOR": str(gate)}
+
+    def started(event: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+        assert process.stdout is not None
+        for line in process.stdout:
+            tree = json.loads(line)
+            if tree["event"] == event and tree.get("name") == "longest":
+                break
+        return process
+
+    both = [started("run"), started("wait")]
+    gate.touch()
+    last = [json.loads(process.communicate(timeout=60)[0].splitlines()[-1]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert [each["verdict"] for each in last] == ["reproduced bit-identical", "intact"]
+    assert last[1]["steps"] == 0
+    assert any(note.startswith("longest: made by another run in") for note in last[1]["notes"])

@@ -8,16 +8,20 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from marin_pipeline import LocalFile, load, run, tool
+from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.share import bundle_of
 from marin_pipeline.run import housekeeping
 from marin_pipeline.store.commit import Commit, look
+from marin_pipeline.store.copying import copy_output
 from marin_pipeline.store.gc import collect
 from marin_pipeline.store.objects import open_objects
+from marin_pipeline.store.sealed import seal, unseal
 from tests.conftest import ROOT, Program, Ran
 from tests.run.conftest import inline
 from tests.run.sample_steps import add, echo, random_bytes, sizes, squares, times, words
@@ -157,6 +161,53 @@ def test_share_refuses_what_was_made_from_what_is_damaged_or_missing(
     assert ran.out == ""
     assert "cannot be shared" in ran.err
     assert {lose_code: "code/", lose_origin: "origins/"}.get(damage, words(text="a b").key[:8]) in ran.err
+
+
+FORGED: list[tuple[str, Any]] = [
+    ("number", 7),
+    ("arguments", []),
+    ("arguments", {}),
+    ("arguments", {"text": {"~file": "0" * 64, "local": "/a/\ud800"}}),
+    ("arguments", {"text": {"~file": "0" * 64, "local": "x" * 256}}),
+    ("arguments", {"text": {"~file": "x"}}),
+    ("arguments", {"text": {"~secret": "PATH\ud800"}}),
+    ("arguments", {"text": {"~secret": 5}}),
+    ("arguments", {"text": {"~artifact": "0" * 64}}),
+    ("pieces", {}),
+    ("pieces", []),
+    ("fingerprint", None),
+    ("seconds", "1"),
+    ("bytes", -5),
+    ("target", {"module": "", "file": "a.py", "qualname": "words", "main": False}),
+    ("target", {"module": "a", "file": "a.py", "qualname": "\ud800", "main": False}),
+    ("target", {"module": "a", "file": "../a.py", "qualname": "words", "main": False}),
+    ("target", {"module": "a"}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FORGED, ids=ascii)
+def test_a_commit_that_was_edited_and_sealed_anew_is_neither_shared_nor_copied_nor_breaks_what_reads_it(
+    inline: Bench, command: Command, name: str, value: Any, tmp_path: Path
+) -> None:
+    inline.run(TARGET)
+    target = words(text="a b")
+    file = step_folder(inline, target) / "commits" / "1.json"
+    tree = unseal(file.read_bytes())
+    file.chmod(0o644)
+    file.write_bytes(seal({**tree, name: value}))
+    ran = command("share", "times")
+    assert (ran.code, ran.out) == (4, "")
+    assert "cannot be shared" in ran.err
+    found = look(inline.objects, words.id, target.key)
+    elsewhere = open_objects(str(tmp_path / "other"))
+    if found.commit is None:
+        assert found.damage
+    else:
+        with pytest.raises(CorruptOutput, match="it cannot be taken"):
+            copy_output(inline.objects, elsewhere, words.id, target.key, found.commit)
+    assert look(elsewhere, words.id, target.key).commit is None
+    for each in (["show", "words"], ["ls", "--table"], ["diff", "words", "times"]):
+        assert command(*each).code in (0, 1, 2, 4)
 
 
 def test_share_refuses_what_is_stale_and_says_by_which_input(inline: Bench, command: Command) -> None:
