@@ -176,10 +176,10 @@ class _Pass:
         Args:
             anew: look whether there are other roots by now.
         """
-        records = [info.path for folder in ROOT_FOLDERS for info in self._objects.list(folder)] if anew else None
-        if self._roots_from is None or (anew and records != self._roots_from):
-            self._roots_from = records or [info.path for folder in ROOT_FOLDERS for info in self._objects.list(folder)]
-            self._live = self._reach()
+        if anew or self._roots_from is None:
+            records = [info.path for folder in ROOT_FOLDERS for info in self._objects.list(folder)]
+            if records != self._roots_from:
+                self._roots_from, self._live = records, self._reach()
         return path in self._live
 
     def _reach(self) -> set[str]:

@@ -1,7 +1,7 @@
 """Objects by path, with the two conditional writes that everything rests on: create only, and compare and swap.
 
-`ObjectStore` is the interface; `local_objects` and `memory_objects` implement it. Paths are relative to the prefix,
-with `/`.
+`ObjectStore` is the interface; `local_objects`, `memory_objects`, `gcs_objects` and `s3_objects` implement it. Paths
+are relative to the prefix, with `/`.
 """
 
 from __future__ import annotations
