@@ -12,16 +12,16 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
 from marin_pipeline.core.visible import say, visible
-from marin_pipeline.lab.agreement import contradictions
+from marin_pipeline.lab.agreement import agreed
 from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
-from marin_pipeline.lab.share import bundle_of, listed
+from marin_pipeline.lab.share import PULLED, bundle_of, listed
 from marin_pipeline.run.figures import counted
 from marin_pipeline.run.plan import few
 from marin_pipeline.run.screen import bytes_text
@@ -141,8 +141,8 @@ class Pull:
         bundle = read_bundle(self._asked.given, self._source)
         name = self._asked.name or pulled_name(bundle)
         refuse_name(name)
+        bundle = self._as_there(bundle)
         wanted = bundle.steps if self._asked.deep else (bundle.target,)
-        self._check_source(bundle)
         here = look_many(self._objects, [(step.id, step.key) for step in bundle.steps])
         self._refuse_others(wanted, here)
         missing = [step for step in wanted if here[step.key].commit is None]
@@ -159,11 +159,12 @@ class Pull:
 
     # Checking ---------------------------------------------------------------------------------------------------------
 
-    def _check_source(self, bundle: Bundle) -> None:
-        """Hold the bundle against the store."""
-        problems = contradictions(self._source, bundle.steps)
+    def _as_there(self, bundle: Bundle) -> Bundle:
+        """The bundle, held against the store, with the records that are there."""
+        records, problems = agreed(self._source, bundle.steps)
         if problems:
             raise NotTaken(f"{self._source.url}: is not as the bundle says; nothing was taken\n{listed(problems)}")
+        return replace(bundle, steps=tuple(replace(step, commit=records[step.key]) for step in bundle.steps))
 
     def _refuse_others(self, wanted: Sequence[BundledStep], here: Mapping[str, Look]) -> None:
         """Outputs that are here stay; one that is damaged is no output."""
@@ -202,8 +203,8 @@ class Pull:
         """What the target was made from is called here as it was there, in the folder of what was pulled."""
         for step in wanted[:-1]:
             for name in step.names:
-                if is_name(f"pulled/{name}"):
-                    enter_name(self._objects, owner(), f"pulled/{name}", step.id, step.key)
+                if is_name(f"{PULLED}{name}"):
+                    enter_name(self._objects, owner(), f"{PULLED}{name}", step.id, step.key)
 
     def _take(self, bundle: Bundle, step: BundledStep) -> None:
         if self._stopped.is_set():
@@ -277,8 +278,8 @@ class _Stopped(StoreError):
 
 def pulled_name(bundle: Bundle) -> str:
     """What an output is called here by default: in a folder of its own, so that no name of one's own stands for it."""
-    name = f"pulled/{bundle.name}"
-    return name if is_name(name) else f"pulled/{bundle.key[:8]}"
+    name = f"{PULLED}{bundle.name.removeprefix(PULLED)}"
+    return name if is_name(name) else f"{PULLED}{bundle.key[:8]}"
 
 
 def refuse_name(name: str) -> None:

@@ -23,7 +23,7 @@ from typing import TextIO
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, OtherBytes, UsageError
 from marin_pipeline.core.visible import say
-from marin_pipeline.lab.agreement import contradictions
+from marin_pipeline.lab.agreement import agreed
 from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
@@ -33,7 +33,7 @@ from marin_pipeline.lab.share import listed
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
 from marin_pipeline.run.figures import counted
 from marin_pipeline.store.commit import look
-from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.objects import LOCAL, ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 from marin_pipeline.store.read_only import ReadOnlyObjects
 from marin_pipeline.store.verify import Verifier
@@ -129,7 +129,8 @@ def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Aske
         raise UsageError(f"--from {source.url}: no store is there")
     bundle = read_bundle(what, source)
     if not given and (what == "-" or Path(what).is_file()):
-        raise UsageError(f"--from PREFIX: say where the store of {what} is; it says that it was {bundle.source}")
+        was = f"; it says that it was {bundle.source}" if bundle.source != LOCAL else ""
+        raise UsageError(f"--from PREFIX: say where the store of {what} is{was}")
 
     def line(text: str) -> None:
         say(text, out)
@@ -163,7 +164,7 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
         work = Work.of(steps, asked.deep, to)
         work.refuse_missing_secrets()
         try:
-            _check(source, bundle, work, reporter)
+            work = _as_there(source, bundle, work, reporter)
             if not work.runs:
                 outcome.steps += [_intact(source, to, step) for step in work.there]
             else:
@@ -213,18 +214,20 @@ def _remove(folder: str, reporter: Reporter) -> None:
     reporter.tell(f"{folder} could not be removed; delete it")
 
 
-def _check(source: ObjectStore, bundle: Bundle, work: Work, reporter: Reporter) -> None:
+def _as_there(source: ObjectStore, bundle: Bundle, work: Work, reporter: Reporter) -> Work:
     """Hold the bundle against the store: what is taken from there, and what it is compared with, must be current there
-    and recorded as the bundle says.
+    and the output that the bundle says; the work, with where its bytes lie there.
 
     Raises:
         CorruptOutput: naming the steps of which the store says otherwise.
     """
-    problems = contradictions(source, [step.step for step in work.covered])
+    records, problems = agreed(source, [step.step for step in work.covered])
     if problems:
-        shared = f"; it was shared from {bundle.source}, which --from can name" if bundle.source != source.url else ""
+        is_known = bundle.source not in (source.url, LOCAL)
+        shared = f"; it was shared from {bundle.source}, which --from can name" if is_known else ""
         raise CorruptOutput(f"{source.url}: is not as the bundle says{shared}\n{listed(problems)}")
     reporter.tell(f"{counted(len(work.covered), 'step')} checked against {source.url}")
+    return work.lying(records)
 
 
 def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Reporter) -> None:

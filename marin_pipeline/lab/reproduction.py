@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -179,6 +179,16 @@ class Work:
             pulled.clear()
         keys = (runs, there, pulled, runs | there | pulled)
         return cls(*(tuple(step for step in steps if step.key in each) for each in keys))
+
+    def lying(self, there: Mapping[str, Commit]) -> Work:
+        """The same work, on the bytes that records of the same outputs name; what is made is as the bundle says."""
+
+        def moved(step: Recorded) -> Recorded:
+            attempt, manifest = there[step.key].attempt, there[step.key].manifest
+            commit = replace(step.commit, attempt=attempt, manifest=manifest)
+            return replace(step, step=replace(step.step, commit=commit))
+
+        return Work(*(tuple(map(moved, steps)) for steps in (self.runs, self.there, self.pulled, self.covered)))
 
     def refuse_missing_secrets(self) -> None:
         """Raise a `UsageError` that names the secrets which the steps are given and the environment does not have."""

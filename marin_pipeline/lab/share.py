@@ -26,10 +26,13 @@ from marin_pipeline.store.copying import checked_spec
 from marin_pipeline.store.inventory import in_parallel
 from marin_pipeline.store.kept_files import file_digests
 from marin_pipeline.store.names import current_names, key_folders
-from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, shown_url
+from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, shown_url, told_url
 from marin_pipeline.store.origins import read_origin
 from marin_pipeline.store.records import typed
 from marin_pipeline.store.verify import Verifier
+
+PULLED = "pulled/"
+"""Folder of the names of what was pulled."""
 
 SHOWN = 10
 """Problems that are told one by one."""
@@ -58,7 +61,7 @@ def share(objects: ObjectStore, selector: str, out: str | None, as_json: bool) -
         yield json.dumps({**tree, "steps": len(bundle.steps), "warnings": told})
         return
     yield f"{out}  {bundle.target.label}, {counted(len(bundle.steps), 'step')}"
-    yield f"`marin-pipeline pull {out} --from {bundle.source}` fetches and verifies it"
+    yield f"`marin-pipeline pull {out} --from {shown_url(objects.url)}` fetches and verifies it"
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -101,9 +104,9 @@ def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
         objects, {each for step in steps if step.commit.origin for each in file_digests(step.commit.arguments)}
     )
     names = current_names(objects)
-    steps = [replace(step, names=_names(names.get(step.key, ()))) for step in steps]
-    name = sorted(names[key])[0] if key in names else id.rpartition("/")[2].rpartition(".")[2].lower()
-    bundle = Bundle(id, key, name, shown_url(objects.url), tuple(steps), origins, files)
+    steps = [_told(step, names.get(step.key, ())) for step in steps]
+    name = steps[-1].names[0] if steps[-1].names else id.rpartition("/")[2].rpartition(".")[2].lower()
+    bundle = Bundle(id, key, name, told_url(objects.url), tuple(steps), origins, files)
     try:
         bundle.check()
     except ValueError as error:
@@ -111,8 +114,12 @@ def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
     return bundle
 
 
-def _names(known: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(name for name in known if is_name(name)))
+def _told(step: BundledStep, known: Iterable[str]) -> BundledStep:
+    """A step as strangers may read it: under the names that it had where it was made, and without a folder of here."""
+    names = {name.removeprefix(PULLED) for name in known if is_name(name)}
+    copied = step.commit.copied_from
+    commit = replace(step.commit, copied_from=told_url(copied) if copied else "")
+    return replace(step, commit=commit, names=tuple(sorted(names)))
 
 
 def listed(problems: Sequence[str]) -> str:

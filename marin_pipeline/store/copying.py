@@ -24,7 +24,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
 from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
-from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, holds, put, shown_url, together
+from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, holds, put, shown_url, together, told_url
 from marin_pipeline.store.origins import keep_origin, read_origin
 from marin_pipeline.store.pages import PagedManifest, manifest_bytes, read_manifest
 from marin_pipeline.store.provenance import named_by
@@ -86,7 +86,9 @@ def copy_output(
     copy_provenance(source, target, commit)
     write_spec(target, id, key, spec)
     _copy_manifest(source, target, id, key, commit)
-    taken = replace(commit, number=found.number, key=key, copied_from=as_line(shown_url(source.url)))
+    # What lies elsewhere may be read by strangers.
+    place = shown_url(source.url) if "://" not in target.url else told_url(source.url)
+    taken = replace(commit, number=found.number, key=key, copied_from=as_line(place))
     return publish_commit(target, id, key, taken)[0]
 
 

@@ -259,6 +259,14 @@ def shown_url(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.netloc else url
 
 
+LOCAL = "a local store"
+
+
+def told_url(url: str) -> str:
+    """A prefix as strangers may read it: a folder is of use to nobody elsewhere, and may tell who made it."""
+    return shown_url(url) if "://" in url else LOCAL
+
+
 def put(objects: ObjectStore, path: str, data: bytes) -> Found:
     """Create an object unless it is there, and return what is there then: ours, if its bytes are `data`.
 

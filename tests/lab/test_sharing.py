@@ -70,7 +70,8 @@ def test_share_prints_the_bundle_and_nothing_else_on_stdout(inline: Bench, comma
     assert (line["event"], line["key"], line["steps"], line["bytes"]) == ("shared", TARGET.key, 2, len(ran.out))
     found = Bundle.loads(bundle.read_bytes(), "b")
     assert (found.key, found.name, [step.id for step in found.steps]) == (TARGET.key, "times", [words.id, times.id])
-    assert found.source == str(inline.prefix)
+    assert found.source == "a local store"
+    assert str(inline.prefix) not in ran.out
     assert found.target.exact == "bitwise"
 
 
@@ -313,8 +314,37 @@ def test_a_store_that_has_moved_on_is_told_and_nothing_is_taken(
     inline.run(text, force="random_bytes")
     ran = pull(command, inline, tmp_path / "b.json", tmp_path / "to")
     assert ran.code == 4
-    assert "the record of its output is another one there; ask for a new bundle" in ran.err
+    assert "there, and the bundle says" in ran.err
     assert not (tmp_path / "to").exists()
+
+
+def test_a_store_that_a_pull_has_filled_stands_for_the_one_that_was_shared_from(
+    inline: Bench, command: Command, bundle: Path, tmp_path: Path
+) -> None:
+    """How one publishes: computed in one store, pulled into another, and the bundle sent."""
+    public, mine = tmp_path / "public", tmp_path / "mine"
+    assert pull(command, inline, bundle, public, "--deep").code == 0
+    assert command("share", "pulled/times", "--prefix", str(public), "--out", str(tmp_path / "second.json")).code == 0
+    shutil.rmtree(inline.prefix)
+    for number, given in enumerate((bundle, tmp_path / "second.json")):
+        to = f"{mine}{number}"
+        ran = command("pull", str(given), "--from", str(public), "--prefix", to, "--deep", "--json")
+        assert (ran.code, ran.events[-1]["name"]) == (0, "ada/pulled/times@1"), ran.err
+        assert command("verify", "--level", "full", "--prefix", to).code == 0
+        assert str(tmp_path) not in given.read_text()
+
+
+def test_a_store_in_which_the_same_was_made_again_stands_for_the_one_that_was_shared_from(
+    inline: Bench, command: Command, bundle: Path, tmp_path: Path
+) -> None:
+    there = replace(inline, prefix=tmp_path / "there")
+    there.run(TARGET)
+    assert pull(command, there, bundle, tmp_path / "mine", "--deep").code == 0
+    assert command("verify", "--level", "full", "--prefix", str(tmp_path / "mine")).code == 0
+    taken, made = (look(open_objects(str(at)), times.id, TARGET.key).commit for at in (tmp_path / "mine", there.prefix))
+    assert taken is not None
+    assert made is not None
+    assert (taken.attempt, taken.started) == (made.attempt, made.started)  # it says who made these bytes
 
 
 @pytest.mark.parametrize(
