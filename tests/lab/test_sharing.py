@@ -171,6 +171,27 @@ def test_share_refuses_what_is_stale_and_says_by_which_input(inline: Bench, comm
     assert f"{echo.id} {target.key[:8]}: is stale, since its input text was made again" in ran.err
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_rests_on_what_stayed_in_a_substitute_is_shared_once_that_is_taken(
+    inline: Bench, command: Command, tmp_path: Path, known: bool
+) -> None:
+    lab = replace(inline, prefix=tmp_path / "lab")
+    lab.run(TARGET)
+    target = add(numbers=[TARGET])
+    inline.run(target, substitutes=[str(lab.prefix)])
+    if known:  # it was begun here once
+        (step_folder(inline, words(text="a b"))).mkdir(parents=True)
+        shutil.copy(step_folder(lab, words(text="a b")) / "spec.json", step_folder(inline, words(text="a b")))
+    for name in ("share", "reproduce"):
+        ran = command(name, "add")
+        assert ran.code == 4
+        assert f"{words(text='a b').key[:8]}: has no current output in {inline.prefix}" in ran.err
+    remedy = ran.err.partition("`marin-pipeline ")[2].partition("`")[0]
+    assert remedy == f"pull {TARGET.key[:8]} --from {lab.prefix} --deep --prefix {inline.prefix}"
+    assert command(*remedy.split()).code == 0
+    assert command("share", "add").code == 0
+
+
 def test_share_warns_of_what_is_of_an_earlier_version(inline: Bench, command: Command, tmp_path: Path) -> None:
     inline.run(TARGET)
     for file in inline.prefix.glob("steps/**/commits/1.json"):
