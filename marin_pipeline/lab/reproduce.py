@@ -27,7 +27,7 @@ from marin_pipeline.lab.agreement import agreed
 from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
-from marin_pipeline.lab.pull import read_bundle
+from marin_pipeline.lab.pull import read_bundle, refuse_more, screen
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
 from marin_pipeline.lab.share import listed
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
@@ -60,6 +60,8 @@ class Asked:
     """Run all ancestors again as well."""
     environment: How = "auto"
     max_parallel: int | None = None
+    limit: int | None = None
+    """Bytes of inputs and local files that may be fetched; None for no limit."""
 
 
 class Reporter:
@@ -165,6 +167,8 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
         work.refuse_missing_secrets()
         try:
             work = _as_there(source, bundle, work, reporter)
+            size, what = work.fetches(bundle.files)
+            refuse_more(size, asked.limit, source, what)
             if not work.runs:
                 outcome.steps += [_intact(source, to, step) for step in work.there]
             else:
@@ -231,7 +235,8 @@ def _as_there(source: ObjectStore, bundle: Bundle, work: Work, reporter: Reporte
 
 
 def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Reporter) -> None:
-    run.prepare()
+    with screen("pull") as (_, run.fetching):
+        run.prepare()
     work = run.work
     outcome.pulled = len(work.pulled)
     outcome.adopted = [step.name for step in work.pulled if step.is_adopted]

@@ -42,6 +42,15 @@ def lease_life() -> float:
         raise UsageError(f"MARIN_LEASE_SECONDS={given[:40]!r}: must be a number of seconds") from None
 
 
+def transfer_limit(given: str | None) -> int | None:
+    """Bytes that may come from afar: of `--max-transfer`, else of `MARIN_MAX_TRANSFER`; None for no limit.
+
+    Raises:
+        UsageError: when it is no size.
+    """
+    return (Options() if given is None else Options(max_transfer=given)).limit
+
+
 @dataclass(frozen=True)
 class Options:
     """How to run; none of it is in a key."""

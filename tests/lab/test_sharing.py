@@ -22,6 +22,7 @@ from tests.conftest import ROOT, Program, Ran
 from tests.run.conftest import inline
 from tests.run.sample_steps import add, echo, random_bytes, sizes, squares, times, words
 from tests.run.sessions import Bench, step_folder
+from tests.store.test_copying import large
 
 __all__ = ["inline"]
 
@@ -250,6 +251,44 @@ def test_pull_deep_takes_all_and_an_experiment_goes_on_from_it(
     assert set(inline.ran()) == {"add"}
     shutil.rmtree(inline.prefix)
     assert command("verify", "--level", "full", "--prefix", str(to)).code == 0
+
+
+def test_pull_says_how_much_comes_before_it_begins_and_refuses_more(
+    inline: Bench, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text").write_text("x" * 1000)
+    target = sizes(files={"a": LocalFile(tmp_path / "text")})
+    inline.run(target)
+    size = look(inline.objects, sizes.id, target.key).commit.bytes + 1000  # pyright: ignore
+    to = tmp_path / "to"
+    refused = pull(command, inline, "sizes", to, "--max-transfer", "1kB")
+    assert refused.code == 2
+    assert f"would be transferred, and 1 kB is the most: fetches 1.0 kB from {inline.prefix}: {sizes.id}" in refused.err
+    monkeypatch.setenv("MARIN_MAX_TRANSFER", "999")
+    assert pull(command, inline, "sizes", to).code == 2
+    assert command("reproduce", "sizes").code == 2
+    assert pull(command, inline, "sizes", to, "--max-transfer", "1GX").code == 2
+    dry = pull(command, inline, "sizes", to, "--dry-run", "--json", "--max-transfer", "1MB")
+    assert dry.code == 0
+    assert [(each["event"], each.get("status"), each["bytes"]) for each in dry.events] == [
+        ("checked", None, size),
+        ("pull", "missing", size - 1000),
+    ]
+    assert not to.exists()
+    ran = pull(command, inline, "sizes", to, "--max-transfer", "1MB")
+    assert ran.code == 0
+    assert "1 step checked" in ran.out
+    assert "; 1.0 kB to fetch" in ran.out
+    assert pull(command, inline, "sizes", to).code == 0  # nothing is fetched
+
+
+def test_a_large_file_is_told_of_while_it_comes(
+    inline: Bench, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marin_pipeline.lab.pull.EVERY", 0.0)
+    inline.run(large(size=8 * 2**20))
+    ran = pull(command, inline, "large", tmp_path / "to")
+    assert len([line for line in ran.err.splitlines() if line.startswith("pull ") and " of 16.8 MB" in line]) > 8
 
 
 def test_shards_and_local_files_and_code_come_along(inline: Bench, command: Command, tmp_path: Path) -> None:
