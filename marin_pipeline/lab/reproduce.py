@@ -183,7 +183,8 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
             outcome.damaged, outcome.damage = where, what or str(error)
             outcome.was_compared = isinstance(error, OtherBytes)
         outcome.told = reporter.failures
-        is_of_use = outcome.exit_code not in (0, 130) and bool(outcome.steps or outcome.failed)
+        is_wrong = outcome.exit_code not in (0, 130) and bool(outcome.steps or outcome.failed)
+        is_of_use = is_wrong or outcome.began is not None
         if asked.to is not None or is_of_use:
             outcome.prefix = to.url
         else:
@@ -263,10 +264,13 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
             if tree.get("event") != "plan":
                 reporter.event(tree)
             key = tree.get("key")
+            if tree.get("event") == "fail":
+                outcome.logs[str(key)] = str(tree.get("log") or "")
             if tree.get("event") == "done" and key in runs:
                 found[key] = comparing.submit(_compared, run, runs[key], reporter)
 
         code = run.run(event, asked.max_parallel)
+        outcome.hints = run.hints({str(each["key"]): str(each.get("message") or "") for each in outcome.failed})
         outcome.interrupted = code == 130
         results = {key: each.result() for key, each in found.items()}
     pairs = [

@@ -300,6 +300,22 @@ class Reproduction:
                 return code
         return 0
 
+    def hints(self, messages: Mapping[str, str]) -> dict[str, str]:
+        """What to do about failures that come of it that the snapshot has not all that lay beside the code, by key.
+
+        Args:
+            messages: of the failures, by key.
+        """
+        found: dict[str, str] = {}
+        for key, message in messages.items():
+            path = next((lost for code in self.codes.values() if (lost := code.lost_file(message))), "")
+            if path:
+                found[key] = (
+                    f"it reads the file {path!r}, which is not here: the snapshot of a run has only code; who made it "
+                    f'gives the file to the step as LocalFile("{path}"), makes it again, and shares it anew'
+                )
+        return found
+
     def _run(self, batch: Sequence[Recorded], event: Event, max_parallel: int | None) -> int:
         origin = batch[0].origin
         assert origin is not None

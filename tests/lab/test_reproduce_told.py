@@ -5,6 +5,7 @@ looked at.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -236,8 +237,35 @@ def test_nothing_has_diverged_where_nothing_was_compared(project: Project) -> No
 def test_a_failure_is_told_once(project: Project) -> None:
     done = project.tool("reproduce", "last", "--from", project.store, "--deep", FAIL_NOW="1")
     assert done.code == 1
-    assert (done.out + done.err).count("ValueError: it was told to fail") == 1
-    assert done.out.splitlines()[-1] == "failed: 2 steps not done"
+    *above, end = done.out.splitlines()
+    assert "\n".join([*above, done.err]).count("ValueError: it was told to fail") == 1
+    assert re.fullmatch(r"failed: both \(\w{8}\): ValueError: it was told to fail .*; 2 steps not done; log: .+", end)
+    assert Path(end.rpartition("log: ")[2]).is_file()
+
+
+LOST = """
+from pathlib import Path
+from marin_pipeline import Context, main, step
+
+@step
+def read(ctx: Context, below: bool) -> str:
+    return (Path(__file__).parent / "data.txt" if below else Path("data.txt")).read_text()
+
+if __name__ == "__main__":
+    main([read(True).named("below"), read(False).named("relative")])
+"""
+
+
+def test_a_file_that_lay_beside_the_code_is_said_to_be_missing_with_how_to_give_it(tmp_path: Path) -> None:
+    project = Project.at(tmp_path, {"program.py": LOST, "data.txt": "text"})
+    project.run()
+    for name in ("below", "relative"):
+        done = project.tool("reproduce", name, "--from", project.store)
+        assert done.code == 1
+        end = done.out.splitlines()[-1]
+        assert f"failed: {name} (" in end
+        assert "the snapshot of a run has only code" in end
+        assert 'LocalFile("data.txt")' in end
 
 
 def test_what_was_pulled_with_all_its_ancestors_has_their_names_and_says_where_their_logs_are(project: Project) -> None:
