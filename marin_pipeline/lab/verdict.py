@@ -238,10 +238,20 @@ class Outcome:
         return {"step": step.name, "id": step.id, "key": step.key, **step.first.tree()}
 
 
+def _without_engine(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """A fingerprint without the version of the engine: the snapshot has its code, and an environment that was built
+    does not say which it is.
+    """
+    versions = fingerprint.get("versions")
+    if not isinstance(versions, dict):
+        return dict(fingerprint)
+    return {**fingerprint, "versions": {name: each for name, each in versions.items() if name != "marin_pipeline"}}
+
+
 def machine_changes(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[Change]:
     """In what the fingerprints differ, of the record and of the steps that ran again, each difference once."""
     found: dict[str, Change] = {}
     for old, new in pairs:
-        for change in changes(dict(old), dict(new)):
+        for change in changes(_without_engine(old), _without_engine(new)):
             found.setdefault(f"{change.path} {change.old!r} {change.new!r}", change)
     return list(found.values())
