@@ -286,13 +286,15 @@ def _reproduce_options(parser: Parser) -> None:
 
 def _reproduce(objects: ObjectStore, parsed: Parsed) -> int:
     from marin_pipeline.lab import reproduce
+    from marin_pipeline.lab.given import given_as
     from marin_pipeline.run.options import transfer_limit
 
     out = stream_aside() if parsed.json else sys.stdout
-    source = open_objects(parsed.source) if parsed.source else None
     limit = transfer_limit(parsed.max_transfer)
     asked = reproduce.Asked(parsed.to, parsed.deep, parsed.environment, parsed.max_parallel, limit)
-    return reproduce.command(objects, source, parsed.what, asked, out, parsed.json)
+    with given_as("--from", parsed.source), given_as("--to", parsed.to):
+        source = open_objects(parsed.source) if parsed.source else None
+        return reproduce.command(objects, source, parsed.what, asked, out, parsed.json)
 
 
 COMMANDS = (

@@ -22,6 +22,7 @@ from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, Us
 from marin_pipeline.core.visible import say, visible
 from marin_pipeline.lab.agreement import agreed
 from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
+from marin_pipeline.lab.given import given_as
 from marin_pipeline.lab.share import PULLED, bundle_of, listed
 from marin_pipeline.run.figures import counted
 from marin_pipeline.run.plan import few
@@ -79,7 +80,7 @@ def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
     """Take an output; the exit code. What is printed is a line, or an event, an output."""
 
     try:
-        with screen("pull") as (show, progress):
+        with given_as("--from", asked.source), screen("pull") as (show, progress):
 
             def tell(event: Event) -> None:
                 text = json.dumps(event) if as_json else _line(event)

@@ -44,6 +44,12 @@ _PLACE = re.compile(
 of a manifest, a part or a shard, and never a record.
 """
 
+ELSEWHERE = (
+    "it cannot be taken from there: take it from another store, or have it made anew there with --force "
+    "(`marin-pipeline verify --level full` says what is damaged)"
+)
+"""What to do where the source has not got what it says."""
+
 BATCH = 4096
 """Files that are dealt with at a time, so that the memory does not grow with their number."""
 
@@ -81,7 +87,7 @@ def copy_output(
     manifest = answered(partial(read_manifest, source, id, key, commit))
     if manifest.output_digest != commit.output:
         where = f"{source.url}/{layout.manifest(id, key, commit.attempt)}"
-        raise CorruptOutput(f"{where}: gives another output digest than was committed; it cannot be taken")
+        raise CorruptOutput(f"{where}: gives another output digest than was committed; {ELSEWHERE}")
     _Copy(source, target, layout.attempt(id, key, commit.attempt), manifest, report).run()
     copy_provenance(source, target, commit)
     write_spec(target, id, key, spec)
@@ -102,9 +108,9 @@ def checked_spec(objects: ObjectStore, id: str, key: str) -> bytes:
     found = answered(partial(objects.read, path))
     if found is None or hashlib.sha256(found.data).hexdigest() != key:
         state = "is missing" if found is None else "does not hash to its key"
-        raise CorruptOutput(f"{objects.url}/{path}: the spec of {key[:8]} {state}; it cannot be taken from there")
+        raise CorruptOutput(f"{objects.url}/{path}: the spec of {key[:8]} {state}; {ELSEWHERE}")
     if json.loads(found.data).get("step") != id:
-        raise CorruptOutput(f"{objects.url}/{path}: is the spec of another step than {id}; it cannot be taken")
+        raise CorruptOutput(f"{objects.url}/{path}: is the spec of another step than {id}; {ELSEWHERE}")
     return found.data
 
 
@@ -133,7 +139,7 @@ def _copy_file(source: ObjectStore, target: ObjectStore, path: str) -> None:
             content.update(block)
             writer.write(block)
         if content.hexdigest() != path.rpartition("/")[2]:
-            raise CorruptOutput(f"{source.url}/{path}: has other bytes than its name says; it cannot be taken")
+            raise CorruptOutput(f"{source.url}/{path}: has other bytes than its name says; {ELSEWHERE}")
     except FileNotFoundError as error:
         writer.abort()
         raise CorruptOutput(f"{source.url}/{path}: the file that a step was given is missing there") from error
@@ -207,7 +213,7 @@ class _Copy:
         """
         found = _PLACE.fullmatch(entry.object)
         if found is None or {"..", ".", ""} & set(entry.object.split("/")):
-            raise CorruptOutput(f"{self._where(entry)}: is no place of an output's file; the manifest cannot be taken")
+            raise CorruptOutput(f"{self._where(entry)}: is no place of an output's file; {ELSEWHERE}")
         return found["unit"]
 
     def _held(self) -> dict[str, ObjectInfo]:
@@ -274,7 +280,7 @@ class _Copy:
                 if content.size > entry.size:
                     break
         except FileNotFoundError as error:
-            raise CorruptOutput(f"{self._where(entry)}: is missing; the output cannot be taken from there") from error
+            raise CorruptOutput(f"{self._where(entry)}: is missing; {ELSEWHERE}") from error
         except OSError as error:
             raise StoreError(f"{self._where(entry)}: cannot be read ({error.strerror or error})") from error
         if (content.size, content.hexdigest()) != (entry.size, entry.sha256):
@@ -282,7 +288,7 @@ class _Copy:
             state = "its bytes are not those that were committed (sha256 differs)"
             if content.size != entry.size:
                 state = f"has {size} bytes, but {entry.size} were committed"
-            raise OtherBytes(f"{self._where(entry)}: {state}; it cannot be taken from there")
+            raise OtherBytes(f"{self._where(entry)}: {state}; {ELSEWHERE}")
         if kept:
             yield kept
 

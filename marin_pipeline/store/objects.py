@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -209,6 +210,10 @@ class ObjectStore(ABC):
         """
 
 
+_ONE_SLASH = re.compile(r"(gs|s3|memory):(?!//)/?")
+"""A slip of the pen, which would be a folder here."""
+
+
 def open_objects(prefix: str) -> ObjectStore:
     """The objects under a prefix: a local folder (a path or a `file://` URL), `gs://BUCKET/FOLDER`,
     `s3://BUCKET/FOLDER`, or `memory://NAME`.
@@ -220,6 +225,9 @@ def open_objects(prefix: str) -> ObjectStore:
         from marin_pipeline.store.memory_objects import MemoryObjects
 
         return MemoryObjects.named(prefix)
+    slip = _ONE_SLASH.match(prefix)
+    if slip is not None:
+        raise UsageError(f"--prefix {prefix}: is written {slip[1]}://{prefix[slip.end() :]}")
     scheme, separator, rest = prefix.partition("://")
     if separator and "@" in rest.partition("/")[0]:
         raise UsageError(

@@ -67,8 +67,11 @@ class Client:
             with no_panic():
                 self._store = S3Store(bucket, prefix=prefix or None, **options)
         except Failed as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise UsageError(f"--prefix {url}: {reason}; correct it, or the AWS_ variables") from None
+            reason = next(iter(str(error).splitlines()), type(error).__name__).removeprefix("Generic S3 error: ")
+            remedy = "correct it, or the AWS_ variables"
+            if reason.startswith("Missing "):
+                remedy = "set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            raise UsageError(f"--prefix {url}: {reason}; {remedy}") from None
 
     def get(self, key: str, **options: Any) -> Any:
         """An answer whose body is still to be read."""

@@ -329,6 +329,21 @@ def test_wrong_use_of_pull_is_2_and_takes_nothing(
     assert not list(to.glob("steps/**/*"))
 
 
+def test_an_error_names_the_option_that_the_store_was_given_by(
+    inline: Bench, command: Command, bundle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for option, given in (
+        ("--from", ("pull", str(bundle))),
+        ("--from", ("reproduce", str(bundle))),
+        ("--to", ("reproduce", "times")),
+    ):
+        ran = command(*given, option, "gs:/lab/a")
+        assert (ran.code, f"{option} gs:/lab/a: is written gs://lab/a" in ran.err) == (2, True)
+    ran = command("reproduce", "times", "--to", str(tmp_path / "file"))
+    assert (ran.code != 0, "choose another prefix with --to" in ran.err) == (True, True)
+
+
 def test_a_bundle_edited_by_hand_is_4(inline: Bench, command: Command, bundle: Path, tmp_path: Path) -> None:
     bundle.write_text(bundle.read_text().replace('\\"factor\\":3', '\\"factor\\":4'))
     for options in ([], ["--json"]):
@@ -423,6 +438,8 @@ def test_what_is_damaged_in_the_store_is_named_and_not_committed(
     assert ran.code == 4
     assert words(text="a b").key[:8] in ran.err or file.name in ran.err
     assert not list((tmp_path / "to").glob(f"steps/{words.id}/*/commits/*"))
+    if how == "flipped" and pattern.endswith("words.txt"):
+        assert "take it from another store, or have it made anew there with --force" in ran.err
     file.write_bytes(data)
     assert pull(command, inline, bundle, tmp_path / "to", "--deep").code == 0
     assert command("verify", "--level", "full", "--prefix", str(tmp_path / "to")).code == 0
