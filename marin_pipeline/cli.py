@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import errno
 import gc
 import inspect
 import io
@@ -28,7 +29,7 @@ from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.grid import Grid, flattened
 from marin_pipeline.core.marks import annotations_of
 from marin_pipeline.core.secrets import redacted, redactor
-from marin_pipeline.core.visible import say, visible
+from marin_pipeline.core.visible import OutputLost, say, visible
 
 if TYPE_CHECKING:
     from marin_pipeline.run.driver import RunResult, Session
@@ -138,7 +139,9 @@ sys.excepthook = _show_plainly
 
 
 def leave(command: Callable[[], int]) -> NoReturn:
-    """Run a command and exit with its code; an error that is meant to be read is one message."""
+    """Run a command and exit with its code; an error that is meant to be read is one message. Any other, as that of a
+    program which opens a file that is not there, is shown with its traceback.
+    """
     try:
         code = command()
     except MarinError as error:
@@ -146,23 +149,23 @@ def leave(command: Callable[[], int]) -> NoReturn:
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:
-        # The reader of our output has gone (as in `... | head`); with stdout elsewhere the last flush is quiet.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
-        code = 1
-    except OSError as error:
-        say(f"error: the output cannot be written: {error.strerror}", sys.stderr)
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
+    except OutputLost as error:
+        _tell_lost(error)
         code = 1
     try:
         sys.stdout.flush()
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):
-            say(f"error: the output cannot be written: {error.strerror}", sys.stderr)
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
+        _tell_lost(error)
         code = code or 1
     gc.freeze()  # what is alive goes with the process
     raise SystemExit(code)
+
+
+def _tell_lost(error: OSError) -> None:
+    """Say that the output could not be written, but not where its reader has gone, as in `... | head`."""
+    if error.errno != errno.EPIPE:
+        say(f"error: the output cannot be written: {error.strerror}", sys.stderr)
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end, and the last flush is quiet
 
 
 # An experiment as a program -------------------------------------------------------------------------------------------
@@ -292,10 +295,14 @@ def _refuse_options_of_others(command: str, parsed: argparse.Namespace) -> None:
 
 
 def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO, asked: Asked) -> int:
-    from marin_pipeline.run.lock_file import compare
+    from marin_pipeline.run.lock_file import Comparison, compare
     from marin_pipeline.run.screen import plan_lines
 
-    compared = compare(_lock_path(), plan, asked, not (parsed.only or parsed.until))
+    lock, damage = _lock_path(), None
+    try:
+        compared = compare(lock, plan, asked, not (parsed.only or parsed.until))
+    except InputError as error:
+        compared, damage = Comparison(lock.name, ()), error
     transfers = session.transfers(plan)
     trees = [planned.tree() for planned in plan.nodes.values()]
     trees += [{"transfer": tree}] if (tree := transfers.tree()) else []
@@ -315,6 +322,10 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
         say("\n".join(compared.lines(each=False, whole=False)))
     if refusal := transfers.refusal():
         raise UsageError(refusal)  # as the run would, with the same exit code
+    if damage is not None and parsed.check:
+        raise UsageError(str(damage)) from damage
+    if damage is not None:
+        say(redacted(f"warning: {damage}"), sys.stderr)
     return 0 if not parsed.check or (compared.is_as_locked and not plan.has_work) else 3
 
 

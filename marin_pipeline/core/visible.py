@@ -40,6 +40,26 @@ def as_line(text: str) -> str:
     return _IN_A_LINE.sub(_escaped, text)
 
 
+class OutputLost(OSError):
+    """What a person or a program was to read could not be written: its reader has gone, or the disk is full."""
+
+
 def say(text: object, stream: TextIO | None = None) -> None:
-    """Print lines, as they can be seen; to stdout unless a stream is given."""
-    print(visible(str(text)), file=stream, flush=True)
+    """Print lines, as they can be seen; to stdout unless a stream is given.
+
+    Raises:
+        OutputLost: when they cannot be written.
+    """
+    say_plainly(visible(str(text)), stream)
+
+
+def say_plainly(text: str, stream: TextIO | None = None) -> None:
+    """Print text that holds nothing but what can be seen, byte for byte.
+
+    Raises:
+        OutputLost: when it cannot be written.
+    """
+    try:
+        print(text, file=stream, flush=True)
+    except OSError as error:
+        raise OutputLost(error.errno, error.strerror) from error

@@ -140,6 +140,7 @@ class Pull:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._done = 0
+        self._total = 0
         self._files: set[str] = set()
         """Local files that are there already."""
 

@@ -183,6 +183,7 @@ def _commit(objects: ObjectStore, content: Content, number: int, lease: Lease) -
         finished=now(),
         seconds=round(time.monotonic() - clock, 3),
         bytes=manifest.size,
+        key=key,
     )
     return publish_commit(objects, id, key, commit)
 

@@ -72,7 +72,7 @@ class Failed:
     again: bool = False
     """Whether another attempt may succeed."""
     silent: bool = False
-    """The store did not answer: another attempt waits a while first."""
+    """The store did not answer, or the machine had no room: another attempt waits a while first."""
     full: bool = False
     """The disk was full: what the attempt wrote is only in the way."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.core.source import digest_of
 from marin_pipeline.core.step import Step
+from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.run.plan import is_drifted, pieces_of
 from marin_pipeline.store.commit import Look, is_accepted
 from marin_pipeline.store.objects import ObjectStore
@@ -227,13 +227,19 @@ def _read(path: Path, modified: int, size: int) -> CodeLock:
 
 
 def write_lock(folder: Path, lock: CodeLock) -> None:
-    """Replace the lock of a folder, whole or not at all."""
-    aside = folder / f".{LOCK}.{os.getpid()}"
+    """Replace the lock of a folder, whole or not at all.
+
+    Raises:
+        InputError: when it cannot be written.
+    """
+    path = folder / LOCK
     try:
-        aside.write_text(lock.dumps(), encoding="utf-8", newline="\n")
-        aside.replace(folder / LOCK)
-    finally:
-        aside.unlink(missing_ok=True)
+        write_whole(path, lock.dumps().encode())
+    except OSError as error:
+        raise InputError(
+            f"{path}: the lock of code cannot be written ({error.strerror}), and is as it was; mend that, and run "
+            "`marin-pipeline code accept` again"
+        ) from error
 
 
 def vouched(step: Step[Any, Any], made: Pieces, present: Pieces) -> bool:

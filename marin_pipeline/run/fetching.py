@@ -6,7 +6,6 @@ What goes wrong with one is told, and the step is decided on anew without it: th
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -184,9 +183,8 @@ class Fetching:
                 break
             except Unreachable:
                 wait = next(waits, None)
-                if wait is None or self._stopped.is_set():
+                if wait is None or self._stopped.wait(wait):
                     raise
-                time.sleep(wait)
         if not node.loaded:
             with suppress(StoreError):  # the step is done; that others find its result saves work only
                 entry = read_entry(self._objects, commit.resolved)

@@ -70,13 +70,15 @@ def fingerprint(devices: bool = True) -> Mapping[str, Any]:
     """What this process computes with.
 
     Args:
-        devices: name the devices of jax when the process has loaded it; asking takes them for this process.
+        devices: name the devices of jax where this process has taken them. To ask jax itself would take them, and fail
+            where there are none.
     """
     found = dict(_machine())
     found["processors"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     flags = {name: os.environ[name] for name in ("XLA_FLAGS", "NPROC", "JAX_PLATFORMS") if name in os.environ}
     found["flags"] = {name: redacted(value) for name, value in flags.items()}
-    jax = sys.modules.get("jax")
-    if devices and jax is not None:
-        found["devices"] = [f"{device.platform}:{device.device_kind}" for device in jax.devices()]
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    are_taken = getattr(bridge, "backends_are_initialized", None)
+    if devices and bridge is not None and are_taken is not None and are_taken():
+        found["devices"] = [f"{device.platform}:{device.device_kind}" for device in bridge.devices()]
     return found

@@ -106,12 +106,13 @@ class _Logs:
             raise
 
     def finish(self) -> None:
-        """Upload the rest.
+        """Upload the rest; nothing is uploaded after it.
 
         Raises:
             StoreError: when the store does not take it.
         """
         self._ended.set()
+        self._thread.join()
         answered(self.upload)
 
 

@@ -10,15 +10,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
-from marin_pipeline.run.history import RunAt
+from marin_pipeline.run.history import RunAt, RunRecord
+from marin_pipeline.run.options import lease_life
 from marin_pipeline.run.selection import find_step, running, tried
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import look, look_many
-from marin_pipeline.store.lease import LeaseRecord, is_dead
-from marin_pipeline.store.objects import LOCAL, ObjectStore
+from marin_pipeline.store.lease import LIFE, LeaseRecord, is_alive, is_dead
+from marin_pipeline.store.objects import LOCAL, ObjectStore, together
 from marin_pipeline.store.records import parsed, typed
 
 State = Literal["running", "done", "failed", "ended"]
@@ -105,7 +107,7 @@ class _Reader:
         """The lines since the last call; with `last`, also one that has no end yet."""
         # The step's own log is read first: what it has copied by then is in the logs of its shards, read after it.
         own = self._lines(self._path(layout.attempt_log), last)
-        shards, found = self._shards(), list[Line]()
+        shards, found = _shards(self.objects, self.place), list[Line]()
         for name, path in shards:
             for text in self._lines(path, last):
                 self._told[f"{name} {text}"] += 1
@@ -130,19 +132,6 @@ class _Reader:
     def _path(self, of: Callable[[str, str, str], str]) -> str:
         return of(self.place.id, self.place.key, self.place.attempt)
 
-    def _shards(self) -> list[tuple[str, str]]:
-        """Name and log of each shard that the attempt has asked for."""
-        found = self.objects.read(self._path(layout.attempt_shards))
-        if found is None:
-            return []
-        whole = found.data[: found.data.rfind(b"\n") + 1]
-        try:
-            asked = [typed(parsed(line), tuple[str, str, str]) for line in whole.splitlines()]
-            return [(name, layout.shard_log(key, attempt)) for name, key, attempt in asked]
-        except ValueError as error:
-            path = self._path(layout.attempt_shards)
-            raise CorruptOutput(f"{self.objects.url}/{path}: not a list of shards ({error}); delete it") from error
-
     def _lines(self, path: str, last: bool) -> list[str]:
         try:
             data = b"".join(self.objects.blocks(path, self._offsets.get(path, 0)))
@@ -155,19 +144,49 @@ class _Reader:
         return data[:end].decode("utf-8", "replace").splitlines()
 
 
-def printed(objects: ObjectStore, place: Place) -> list[Line]:
+def _shards(objects: ObjectStore, place: Place) -> list[tuple[str, str]]:
+    """Name and log of each shard that an attempt has asked for."""
+    path = layout.attempt_shards(place.id, place.key, place.attempt)
+    found = objects.read(path)
+    if found is None:
+        return []
+    whole = found.data[: found.data.rfind(b"\n") + 1]
+    try:
+        asked = [typed(parsed(line), tuple[str, str, str]) for line in whole.splitlines()]
+        return [(name, layout.shard_log(key, attempt)) for name, key, attempt in asked]
+    except ValueError as error:
+        raise CorruptOutput(f"{objects.url}/{path}: not a list of shards ({error}); delete it") from error
+
+
+def _printed(objects: ObjectStore, place: Place) -> Iterator[Line]:
     """What an attempt has printed so far: its own lines, then those of shards that it has not copied."""
-    attempt = place.attempt
-    log = objects.read(layout.attempt_log(place.id, place.key, attempt))
-    own = log.data.decode("utf-8", "replace").splitlines() if log else []
-    copied = Counter(own)
-    found = [Line(attempt, text) for text in own]
-    for line in _Reader(objects, place).read(last=True):
-        if line.shard and not copied[str(line)]:
-            found.append(line)
-        elif line.shard:
-            copied[str(line)] -= 1
-    return found
+    shards, copied = _shards(objects, place), Counter[str]()
+    for text in _lines_of(objects, layout.attempt_log(place.id, place.key, place.attempt)):
+        if shards:
+            copied[text] += 1
+        yield Line(place.attempt, text)
+    for name, path in shards:
+        for text in _lines_of(objects, path):
+            line = Line(place.attempt, text, name)
+            if not copied[str(line)]:
+                yield line
+            else:
+                copied[str(line)] -= 1
+
+
+def _lines_of(objects: ObjectStore, path: str) -> Iterator[str]:
+    """The lines of a log, block by block; none where there is none."""
+    rest: list[bytes] = []
+    try:
+        for block in objects.blocks(path):
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield from b"".join([*rest, block[:end]]).decode("utf-8", "replace").splitlines()
+                rest = []
+            rest.append(block[end:])
+    except FileNotFoundError:
+        return
+    yield from b"".join(rest).decode("utf-8", "replace").splitlines()
 
 
 class Following:
@@ -179,7 +198,7 @@ class Following:
         id: str,
         key: str,
         *,
-        life: float = 30.0,
+        life: float = LIFE,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -193,6 +212,10 @@ class Following:
         self._beat: tuple[int, int] | None = None
         self._since = 0.0
         self._free_since: float | None = None
+        self._leases: list[bytes | None] = []
+        """Of the steps of the run that is expected to try it."""
+        self._moved = 0.0
+        """When the last of them was taken, renewed or released."""
         self.state: State = "running"
         """How it came out."""
         self.failure = ""
@@ -247,10 +270,23 @@ class Following:
         if self._run is None or (attempt is not None and attempt >= _as_attempt(self._run[0])):
             return False
         self._run = running(self._objects, self._key)
-        return self._run is not None
+        return self._run is not None and self._goes_on(self._run[1])
+
+    def _goes_on(self, run: RunRecord) -> bool:
+        """Whether a run that has not told its end goes on. One of another machine may have been killed there: it does
+        so while its leases move.
+        """
+        if run.process is not None and is_alive(run.process):
+            return True
+        paths = [layout.lease(id, key) for id, key in run.steps.values()]
+        found = together(self._objects, *(partial(self._objects.read, path) for path in paths))
+        leases = [None if each is None else each.data for each in found]
+        if leases != self._leases:
+            self._leases, self._moved = leases, self._clock()
+        return self._clock() - self._moved < self._life
 
     def _is_held(self) -> bool:
-        """Whether somebody is at work: the lease has an owner that is not known to be gone, and that renews it."""
+        """Whether somebody is at work: the lease has an owner that is known to be there, or renews it."""
         found = self._objects.read(layout.lease(self._id, self._key))
         if found is None:
             return False
@@ -260,6 +296,8 @@ class Following:
             return False
         if record.owner is None or is_dead(record.owner):
             return False
+        if is_alive(record.owner):  # it may renew its leases less often than is expected here
+            return True
         beat = (record.fence, record.beat)
         if beat != self._beat:
             self._beat, self._since = beat, self._clock()
@@ -283,11 +321,13 @@ def lines(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     if place is None:
         waits = f"; it waits for {waits_for(objects, key)}" if running(objects, key) else ""
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has not been tried in {objects.url}{waits}")
-    found = printed(objects, place)
     if place.adopted and not as_json:
         yield _adopted(id, key, place)
-    yield from (_shown(line, id, key, place, as_json) for line in found)
-    if not found and not as_json:
+    silent = True
+    for line in _printed(objects, place):
+        silent = False
+        yield _shown(line, id, key, place, as_json)
+    if silent and not as_json:
         yield place.silence
 
 
@@ -319,7 +359,7 @@ def follow(objects: ObjectStore, selector: str, as_json: bool, show: Callable[[s
         UsageError: for a step that has not been tried, and is in no run that goes on.
     """
     id, key = find_step(objects, selector, newest=True)
-    following = Following(objects, id, key)
+    following = Following(objects, id, key, life=lease_life())
     place = shown_attempt(objects, id, key)
     if place is None and not following.expected:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has not been tried in {objects.url}, and does not run")

@@ -32,14 +32,24 @@ def given_substitutes() -> tuple[str, ...]:
 
 
 def lease_life() -> float:
-    """Seconds without a beat after which a lease may be taken over: `MARIN_LEASE_SECONDS`, else 30."""
+    """Seconds without a beat after which a lease may be taken over: `MARIN_LEASE_SECONDS`, else 30.
+
+    Raises:
+        UsageError: when it is no length of time that a lease can have.
+    """
     given = os.environ.get("MARIN_LEASE_SECONDS")
     if not given:
         return LIFE
     try:
-        return float(given.encode("ascii"))
+        return _checked_life(float(given.encode("ascii")))
     except ValueError:
         raise UsageError(f"MARIN_LEASE_SECONDS={given[:40]!r}: must be a number of seconds") from None
+
+
+def _checked_life(seconds: float) -> float:
+    if not 0.1 <= seconds <= 86_400:
+        raise UsageError(f"MARIN_LEASE_SECONDS: {seconds} must be from 0.1 to 86400")
+    return seconds
 
 
 def transfer_limit(given: str | None) -> int | None:
@@ -123,8 +133,7 @@ class Options:
         if options.max_parallel is not None and options.max_parallel < 1:
             raise UsageError(f"--max-parallel {options.max_parallel}: must be 1 or more")
         _ = options.limit
-        if not 0.1 <= options.lease_life <= 86_400:
-            raise UsageError(f"MARIN_LEASE_SECONDS: {options.lease_life} must be from 0.1 to 86400")
+        _checked_life(options.lease_life)
         return replace(options, reason=redacted(options.reason))
 
     @classmethod

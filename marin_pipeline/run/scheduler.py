@@ -74,13 +74,13 @@ class Scheduler:
         keeper: LeaseKeeper | None = None,
         origin: RunOrigin | None = None,
         left: Collection[str] = (),
-        budget: Budget = Budget(Transfers()),
+        budget: Budget | None = None,
     ) -> None:
         """Args:
         clock: seconds by which it waits, and by which other runs' leases run out.
         keeper: renews its leases; by default in a thread of its own.
         origin: what the commits name as where they come from; without one they name none.
-        budget: what steps may read from afar.
+        budget: what steps may read from afar; without one all they ask for.
         left: keys whose outputs stay in other stores as long as nothing here needs them.
         """
         self._graph = graph
@@ -102,7 +102,7 @@ class Scheduler:
         self._keeper = keeper or LeaseKeeper(objects, lease_life)
         self._origin = origin
         self._left = set(left)
-        self._budget = budget
+        self._budget = budget or Budget(Transfers())
         self._fetching = Fetching(
             objects,
             self._keeper,

@@ -368,8 +368,9 @@ class TerminalScreen:
             what = f"{done}/{total} {progress['unit']}{_figures(progress['figures'])}" if progress else ""
             name, what = Text(visible(node.name)), Text(visible(what))
             table.add_row(Text("run", "cyan"), node.key[:8], name, bar, f"{time.monotonic() - since:.0f} s", what)
-        counts = "  ".join(f"{count} {verb}" for verb, count in self._counts.items())
-        table.add_row("", "", Text(f"{sum(self._counts.values())}/{self._total}  {counts}", "dim"))
+        counts = self._counts.copy()  # this runs in a thread of its own, while notices come
+        told = "  ".join(f"{count} {verb}" for verb, count in counts.items())
+        table.add_row("", "", Text(f"{sum(counts.values())}/{self._total}  {told}", "dim"))
         return table
 
     def notice(self, notice: Notice) -> None:

@@ -284,6 +284,8 @@ def _compute(
     function, item, arguments = call or _read_call(bound, task)
     hints = annotations_of(function)
     path = f"{layout.shard(task.key)}/{task.attempt}"
+    if objects.in_place:
+        objects.delete(path)  # what a try wrote whose process was killed, where scratch is in the store
     folder = objects.folder(path)
     what = f"{function.__qualname__} returned"
     refuse_edited(task.files, function.__qualname__)

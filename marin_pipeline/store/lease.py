@@ -110,7 +110,16 @@ def _process(pid: int) -> Holder:
 
 def is_dead(holder: Holder) -> bool:
     """Whether the holder is certainly gone: a process of this boot of this machine that no longer exists."""
-    return bool(holder.machine) and holder.machine == _machine() and _start_of(holder.pid) != holder.started
+    return _is_here(holder) and _start_of(holder.pid) != holder.started
+
+
+def is_alive(holder: Holder) -> bool:
+    """Whether the holder is certainly there: a process of this boot of this machine, by its start the same one."""
+    return _is_here(holder) and _start_of(holder.pid) == holder.started
+
+
+def _is_here(holder: Holder) -> bool:
+    return bool(holder.machine) and holder.machine == _machine()
 
 
 class Lease:

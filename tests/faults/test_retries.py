@@ -4,16 +4,23 @@ Each failed attempt is recorded, and none harms the next run.
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marin_pipeline import Artifact, Resources
+from marin_pipeline.run.backends.local import LocalBackend
 from marin_pipeline.run.outcome import Notice
-from tests.faults.failing_steps import maps, tries
+from tests.faults.failing_steps import catches, maps, tries, writes
 from tests.faults.faulty_objects import FaultyObjects, nth
-from tests.run.sample_steps import fails
+from tests.run.sample_steps import fails, number, squares
 from tests.run.sessions import Bench, digests, failure, outcomes, step_folder
 
 
@@ -100,7 +107,7 @@ def test_a_silent_store_does_not_use_up_what_the_user_asked_for(inline: Bench) -
     assert recorded(inline, trying()) == ["infrastructure", "infrastructure", "user"]
 
 
-def test_a_failed_attempt_leaves_nothing_that_the_next_run_believes(inline: Bench, tmp_path: Any) -> None:
+def test_a_failed_attempt_leaves_nothing_that_the_next_run_believes(inline: Bench, tmp_path: Path) -> None:
     assert not inline.run(trying("user")).ok
     assert not (step_folder(inline, trying()) / "commits").exists()
     again = inline.run(trying())
@@ -114,6 +121,50 @@ def test_a_preempted_shard_does_not_count_as_a_broken_one(local: Bench) -> None:
     target = maps(seed=1, ways=["preempted", "killed", "preempted", "killed"])
     assert local.run(target, max_parallel=2).ok
     assert tried(local, "shard") == 5
+
+
+def test_a_step_that_has_caught_a_failed_map_waits_for_none_of_its_shards(
+    local: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer: Any = getattr(LocalBackend, "_answer")  # noqa: B009
+    waited_for: list[int] = []
+
+    def seen(self: LocalBackend, shard: Any, failed: Any) -> None:
+        answer(self, shard, failed)
+        waited_for.append(shard.owner.waiting)
+
+    monkeypatch.setattr(LocalBackend, "_answer", seen)
+    assert local.run(catches(seed=1)).ok
+    assert waited_for == [0, 0]
+
+
+def test_a_worker_that_the_machine_has_no_room_for_is_tried_again_and_ends_no_run(
+    local: Bench, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, calls = subprocess.Popen, itertools.count()
+    refused = {0, 2, 4}  # what watches the workers, that of the step, and one for a shard
+
+    def start_some(command: list[str], **options: Any) -> Any:
+        if command[0] in (sys.executable, "/bin/sh") and next(calls) in refused:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return start(command, **options)
+
+    monkeypatch.setattr("marin_pipeline.run.backends.local.subprocess.Popen", start_some)
+    before = os.listdir("/proc/self/fd")
+    assert local.run(squares(numbers=[1, 2]).using(Resources(retries=3))).ok
+    assert recorded(local, squares(numbers=[1, 2])) == ["infrastructure"] * 3
+    assert "could not be started (Resource temporarily unavailable); end other programs" in retries(local)[0]
+    refused.update(range(1000))
+    assert "a worker process could not be started" in failure(local.run(number(value=3)))
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_killed_shard_leaves_nothing_that_its_retry_believes(local: Bench, tmp_path: Path) -> None:
+    killed = local.run(writes(seed=1, ways=["killed"]))
+    assert tried(local, "writing") == 2
+    assert killed.artifacts["writes"].files == ["rows.txt", "streamed.txt"]
+    other = Bench(tmp_path / "other", local.counts, "local")
+    assert digests(other.run(writes(seed=1, ways=[]))) == digests(killed)
 
 
 def test_a_store_that_is_silent_after_many_attempts_is_waited_for(quick: None, inline: Bench) -> None:

@@ -61,6 +61,17 @@ def test_what_was_adopted_is_cached_and_another_step_depends_on_it(bench: Bench,
     assert Verifier(bench.objects, "full").verify(content.id, content.key) is not None
 
 
+def test_the_commit_says_whose_it_is_and_is_damage_under_another_key(objects: ObjectStore, folder: Path) -> None:
+    content, commit = taken(objects, folder)
+    assert commit.key == content.key
+    (folder / "a.txt").write_text("other")
+    other = Content.of(folder, "wiki", "null")
+    found = objects.read(layout.commit(content.id, content.key, 1))
+    assert found is not None
+    objects.create(layout.commit(other.id, other.key, 1), found.data)
+    assert f"is the commit of {content.key[:8]}" in look(objects, other.id, other.key).damage
+
+
 def test_its_key_and_that_of_its_dependents_move_with_the_bytes(inline: Bench, folder: Path) -> None:
     before, _ = taken(inline.objects, folder)
     assert inline.run(total(adopted("wiki", before.digest))).ok

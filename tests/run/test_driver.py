@@ -11,6 +11,7 @@ import pytest
 from marin_pipeline import Experiment, load, run
 from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.run.driver import RunFailed
+from tests.conftest import Program
 from tests.run.sample_steps import add, fails, increment, number, times, words
 from tests.run.sessions import Bench, outcomes, value
 
@@ -62,6 +63,20 @@ def test_a_life_of_a_lease_that_no_run_could_keep_is_refused(
     with pytest.raises(UsageError, match=r"MARIN_LEASE_SECONDS: .* must be from 0\.1 to 86400"):
         run(number(value=1), prefix=str(inline.prefix), backend="inline")
     assert not inline.ran()
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1"])
+def test_no_command_takes_a_life_of_a_lease_that_no_run_could_keep(
+    program: Program, tmp_path: Path, seconds: str
+) -> None:
+    tool, kept = tmp_path / "tool.py", tmp_path / "kept.txt"
+    tool.write_text("from marin_pipeline.tool import main\nmain()\n")
+    kept.write_text("kept")
+    assert program(tool, "adopt", str(kept), "--as", "kept").code == 0
+    for command in (["gc"], ["adopt", str(kept), "--as", "more"]):
+        ran = program(tool, *command, extra={"MARIN_LEASE_SECONDS": seconds})
+        assert (ran.code, ran.out) == (2, "")
+        assert f"MARIN_LEASE_SECONDS: {float(seconds)} must be from 0.1 to 86400" in ran.err
 
 
 def test_an_experiment_can_be_run_and_nothing_is_printed_on_stdout(

@@ -181,13 +181,16 @@ def test_a_run_that_fails_or_is_partial_writes_nothing(experiment: Path, program
     assert experiment.with_suffix(".lock.json").read_text() == before
 
 
-def test_a_damaged_lock_is_one_clear_error_and_is_written_anew(experiment: Path, program: Program) -> None:
+def test_a_damaged_lock_hides_no_plan_fails_a_check_and_is_written_anew(experiment: Path, program: Program) -> None:
     before = experiment.with_suffix(".lock.json").read_text()
     for text in ("<<<<<<< ours", "[]", before.replace('"schema": 1', '"schema": 2')):
         experiment.with_suffix(".lock.json").write_text(text)
-        ran = program(experiment, "plan", "--check")
-        assert ran.code == 1
-        assert "run --lock" in ran.err
-        assert "Traceback" not in ran.err
+        for arguments, code, told in ((), 0, "warning: "), (("--check",), 2, "error: "), (("--json",), 0, "warning: "):
+            ran = program(experiment, "plan", *arguments)
+            assert ran.code == code
+            assert ran.err.startswith(told)
+            assert "run --lock" in ran.err
+            assert len(ran.err.splitlines()) == 1
+            assert "cached" in ran.out
     assert program(experiment, "--lock").code == 0
     assert experiment.with_suffix(".lock.json").read_text() == before

@@ -181,7 +181,14 @@ def test_nothing_is_uploaded_of_a_task_that_prints_nothing(often: None, tmp_path
         log.touch()
         time.sleep(0.05)
     assert objects.calls == []
-    assert [each.name for each in threading.enumerate() if each.name == "marin-logs" and each.is_alive()][1:] == []
+    assert "marin-logs" not in [each.name for each in threading.enumerate()]
+
+
+def test_nothing_is_uploaded_any_more_when_the_task_has_ended(often: None, tmp_path: Path) -> None:
+    for _ in range(50):
+        with uploading(Counting(tmp_path), "a/log/log.txt", at_once=True):
+            pass
+        assert "marin-logs" not in [each.name for each in threading.enumerate()]
 
 
 def test_an_attempt_is_found_by_its_log_before_it_has_printed_anything(tmp_path: Path) -> None:
@@ -219,3 +226,5 @@ def test_a_break_in_the_line_delays_a_log_only(often: None, tmp_path: Path, monk
     with uploading(objects, "a/log/log.txt", at_once=False) as log:
         log.write_text("x")
         wait_until(lambda: uploaded(objects) == b"x")
+    assert count == 4
+    assert uploaded(objects) == b"x"

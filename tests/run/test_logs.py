@@ -7,20 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marin_pipeline.core.errors import UsageError
-from marin_pipeline.run.history import all_runs, begin_run, run_stem
+from marin_pipeline.run.history import RunRecord, all_runs, begin_run, run_stem
 from marin_pipeline.run.logs import Following, Line, follow, lines
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.store import layout
-from marin_pipeline.store.clock import now
-from marin_pipeline.store.lease import Waiting, this_process
+from marin_pipeline.store.clock import attempt_name, now
+from marin_pipeline.store.lease import Holder, LeaseRecord, Waiting, this_process
+from marin_pipeline.store.names import owner
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from tests.conftest import environment
 from tests.run.sample_steps import add, fails, number, squares, times, words
@@ -261,6 +263,69 @@ def test_the_log_of_an_adopted_output_is_that_of_the_attempt_that_made_it(inline
     assert followed == [told, "one"]
 
 
+@dataclass
+class Passing:
+    """Time that passes only while a follower sleeps, a second at a time."""
+
+    seconds: float = 0.0
+    each: Callable[[float], None] = lambda seconds: None
+    """Called after each."""
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += 1.0
+        assert self.seconds < 1000
+        self.each(self.seconds)
+
+    def clock(self) -> float:
+        return self.seconds
+
+
+@pytest.mark.parametrize(("machine", "ends"), [(None, 405), ("elsewhere", 305)])
+def test_a_step_runs_while_its_holder_is_known_to_be_there_or_may_yet_renew_its_lease(
+    inline: Bench, monkeypatch: pytest.MonkeyPatch, machine: str | None, ends: int
+) -> None:
+    monkeypatch.setenv("MARIN_LEASE_SECONDS", "300")
+    step = (number.id, number(value=1).key)
+    inline.objects.create(layout.attempt_log(*step, attempt_name()), b"")
+    lease = Waiting(inline.objects, layout.lease(*step), 300).attempt()
+    assert lease is not None
+    if machine is not None:
+        record = LeaseRecord(2, 0, replace(this_process(), machine=machine))
+        (inline.prefix / layout.lease(*step)).write_bytes(record.dumps())
+    time = Passing(each=lambda seconds: lease.release() if seconds == 400 else None)
+    monkeypatch.setattr("marin_pipeline.run.logs.Following", partial(Following, sleep=time.sleep, clock=time.clock))
+    told: list[str] = []
+    begin(inline, {"number": step}, None)
+    assert follow(inline.objects, "number", True, told.append) == 1
+    assert json.loads(told[-1])["event"] == "ended"
+    assert ends <= time.seconds <= ends + 3
+
+
+def begin(bench: Bench, steps: dict[str, tuple[str, str]], process: Holder | None) -> None:
+    """Record that a run has begun."""
+    record = RunRecord("tests/other", "", [], owner(), now(), "", False, steps, process=process)
+    begin_run(bench.objects, record, run_stem(record.started))
+
+
+def test_a_run_of_another_machine_goes_on_while_it_moves_a_lease(inline: Bench) -> None:
+    steps = {"first": (number.id, number(value=3).key), "late": (number.id, number(value=4).key)}
+    begin(inline, steps, replace(this_process(), machine="elsewhere"))
+    path = layout.lease(*steps["first"])
+    assert Waiting(inline.objects, path, 30).attempt() is not None
+
+    def renew(seconds: float) -> None:
+        if seconds <= 100:
+            record = LeaseRecord(1, int(seconds), replace(this_process(), machine="elsewhere"))
+            (inline.prefix / path).write_bytes(record.dumps())
+
+    time = Passing(each=renew)
+    following = Following(inline.objects, *steps["late"], sleep=time.sleep, clock=time.clock)
+    assert following.expected
+    assert list(following) == []
+    assert following.state == "ended"
+    assert 135 <= time.seconds <= 138
+
+
 def test_a_step_that_waits_is_told_what_runs_before_it(inline: Bench) -> None:
     inline.run(number(value=1))
     (run,) = all_runs(inline.objects)
@@ -287,3 +352,23 @@ def test_lines_are_split_as_they_were_printed(inline: Bench) -> None:
     found: list[Line] = list(Following(inline.objects, id, key))
     shown: list[Any] = [json.loads(line)["line"] for line in lines(inline.objects, "words", True)]
     assert [line.text for line in found] == shown == ["one", "two", "three", "� four", "five"]
+
+
+def test_a_long_log_is_shown_while_it_is_read(inline: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    inline.run(words(text="a"))
+    (log,) = step_folder(inline, words(text="a")).glob("attempts/*/log/log.txt")
+    text = "".join(f"line {number} é\n" for number in range(2**18)).encode() + b"x" * 2**21 + b"\nlast"
+    log.write_bytes(text)
+    objects, taken = inline.objects, list[int]()
+    blocks = objects.blocks
+
+    def noted(path: str, start: int = 0) -> Iterator[bytes]:
+        for block in blocks(path, start):
+            taken.append(len(block))
+            yield block
+
+    monkeypatch.setattr(objects, "blocks", noted)
+    found = lines(objects, "words", False)
+    first = next(found)
+    assert len(taken) == 1
+    assert "\n".join([first, *found]).encode() == text

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from marin_pipeline import Artifact, Resources
 from marin_pipeline.run.explanation import Explanation
-from marin_pipeline.run.screen import LineScreen, output_lines, summary_tree
+from marin_pipeline.run.screen import LineScreen, TerminalScreen, output_lines, summary_tree
 from tests.conftest import Program
 from tests.faults.failing_steps import tries
 from tests.run.sample_steps import add, number, times, words
@@ -28,6 +29,22 @@ def lines(bench: Bench, target: Artifact[Any] | list[Artifact[Any]], verbosity: 
     looks = session.looks()
     session.show(LineScreen(verbosity, stream), session.plan(looks), looks)
     return stream.getvalue().splitlines()
+
+
+class Growing(dict[str, int]):
+    """Gets a key while it is looked through, as when the run goes on while the screen is drawn."""
+
+    def items(self) -> Any:
+        for each in super().items():
+            self["fail"] = 1
+            yield each
+
+
+def test_the_table_is_drawn_while_notices_come() -> None:
+    screen = TerminalScreen(Console(file=io.StringIO()), 0)
+    screen.__dict__["_counts"] = Growing(done=1)
+    table: Any = getattr(screen, "_table")  # noqa: B009
+    assert table().row_count == 1
 
 
 def test_what_is_adopted_has_a_verb_of_its_own_and_says_from_where(inline: Bench) -> None:

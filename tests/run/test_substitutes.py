@@ -476,6 +476,31 @@ def test_a_run_that_is_stopped_while_it_takes_something_goes_on_next_time(
     assert inline.ran() == Counter()
 
 
+def test_a_run_that_is_stopped_while_a_store_does_not_answer_waits_no_more(
+    inline: Bench, theirs: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = threading.Event()
+
+    def rule(operation: str, path: str) -> Fault | None:
+        if operation == "blocks":
+            silent.set()
+            return "before"
+        return None
+
+    def interrupt() -> None:
+        silent.wait(20)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    between(monkeypatch, rule)
+    monkeypatch.setattr(fetching, "WAITS", (30.0,))
+    thread, begun = threading.Thread(target=interrupt), time.monotonic()
+    thread.start()
+    assert inline.run(TOTAL, **taking(theirs)).interrupted
+    assert time.monotonic() - begun < 15
+    thread.join()
+
+
 def test_nothing_can_be_written_to_a_store_that_is_only_looked_in(tmp_path: Path) -> None:
     store = ReadOnlyObjects(open_objects(str(tmp_path / "theirs")))
     for write in (

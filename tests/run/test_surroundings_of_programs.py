@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,13 +18,14 @@ def greets(ctx: Context, name: str) -> str:
     print(name)
     return f"Grüße → {name}"
 
-def build(name: str = "Żółw → 亀"):
+def build(name: str = "Żółw → 亀", list_of_names: str = ""):
+    if list_of_names:
+        name = open(list_of_names).read()
     return greets(name=name).named("greets")
 
 if __name__ == "__main__":
     main(build)
 """
-FULL = [path for path in ("/dev/full",) if os.path.exists(path)]
 
 
 @pytest.fixture
@@ -36,10 +36,11 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
-def shell(file: Path, arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    """Run the file from a shell, which can send its output anywhere."""
+def shell(file: Path, arguments: str, full: bool = False, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run the file from a shell, which can send its output anywhere. With `full` no file can be written."""
+    limit = "ulimit -f 0; " if full else ""
     return subprocess.run(
-        ["sh", "-c", f'exec "$0" "$1" {arguments}', sys.executable, str(file)],
+        ["sh", "-c", f'{limit}"$0" "$1" {arguments}', sys.executable, str(file)],
         capture_output=True,
         text=True,
         env={**environment(file.parent.parent / "store"), **extra},
@@ -78,12 +79,29 @@ def test_a_closed_output_fails_no_run(file: Path, arguments: str) -> None:
     assert len(commits) == (0 if "plan" in arguments else 1)
 
 
-@pytest.mark.parametrize("full", FULL)
 @pytest.mark.parametrize("command", ["plan --json", "plan", "graph", "explain greets"])
-def test_an_output_that_cannot_be_written_is_told_in_one_line(file: Path, command: str, full: str) -> None:
-    ran = shell(file, f"{command} > {full}")
+def test_an_output_that_cannot_be_written_is_told_in_one_line(file: Path, command: str) -> None:
+    ran = shell(file, f"{command} > {file.with_name('output')}", full=True)
     assert ran.returncode == 1
-    assert ran.stderr == "error: the output cannot be written: No space left on device\n"
+    assert ran.stderr == "error: the output cannot be written: File too large\n"
+
+
+def test_a_file_that_a_program_does_not_find_is_shown_as_python_shows_it(program: Program, file: Path) -> None:
+    ran = program(file, "plan", "--list-of-names", "missing.txt")
+    assert ran.code == 1
+    assert ran.err.startswith("Traceback")
+    assert ran.err.endswith("FileNotFoundError: [Errno 2] No such file or directory: 'missing.txt'\n")
+    assert "open(list_of_names)" in ran.err
+
+
+def test_a_bundle_that_cannot_be_written_is_told_in_one_line(file: Path) -> None:
+    assert shell(file, "").returncode == 0
+    tool = file.with_name("tool.py")
+    tool.write_text("from marin_pipeline.tool import main\nmain()\n")
+    ran = shell(tool, f"share greets > {file.with_name('output')}", full=True)
+    assert (ran.returncode, ran.stderr) == (1, "error: the output cannot be written: File too large\n")
+    ran = shell(tool, "share greets | true")
+    assert not ran.stderr
 
 
 @pytest.mark.parametrize("prefix", ["~nosuchuser/x", "file:/x", "s3://x"])

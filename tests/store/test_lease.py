@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from marin_pipeline.core.errors import CorruptOutput, StoreError
-from marin_pipeline.store.lease import Lease, LeaseRecord, Waiting, is_dead, read_lease, this_process
+from marin_pipeline.store.lease import Lease, LeaseRecord, Waiting, is_alive, is_dead, read_lease, this_process
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from tests.faults.faulty_objects import FaultyObjects, nth
 
@@ -100,10 +100,13 @@ def test_a_holder_that_no_longer_exists_is_taken_over_at_once(objects: ObjectSto
 
 def test_a_later_process_with_the_same_id_is_not_the_holder() -> None:
     assert is_dead(replace(this_process(), started="1"))
+    assert not is_alive(replace(this_process(), started="1"))
+    assert is_alive(this_process())
 
 
 def test_a_holder_on_another_machine_is_never_called_dead() -> None:
     assert not is_dead(replace(this_process(), machine="elsewhere", pid=1, started="1"))
+    assert not is_alive(replace(this_process(), machine="elsewhere"))
 
 
 def test_a_released_lease_is_not_renewed_by_a_late_beat(objects: ObjectStore) -> None:

@@ -73,11 +73,13 @@ class _Shard:
     step: str
     """The owner's task that asked for it."""
     tries: int = 0
+    dropped: bool = False
+    """Another shard of the same map has failed, which the step may have caught."""
 
     @property
     def wanted(self) -> bool:
         """Whether the step that asked for it still waits."""
-        return self.owner.task is not None and self.owner.task.task == self.step
+        return not self.dropped and self.owner.task is not None and self.owner.task.task == self.step
 
 
 @dataclass
@@ -137,39 +139,61 @@ class LocalBackend:
             if self._queue.shards:
                 shard = self._queue.shards.popleft()
                 process = self._idle(single=False)
-                self._shards_running[shard.task.task] = shard
-                self._give(process, shard.task)
+                if isinstance(process, Failed):
+                    self._answer(shard, process)
+                else:
+                    self._shards_running[shard.task.task] = shard
+                    self._give(process, shard.task)
             else:
                 task = self._queue.steps.popleft()
-                self._give(self._idle(single=task.jax), task)
+                process = self._idle(single=task.jax)
+                if isinstance(process, Failed):
+                    self._events.append(Event(task.task, failed=process))
+                else:
+                    self._give(process, task)
 
-    def _idle(self, single: bool) -> _Process:
+    def _idle(self, single: bool) -> _Process | Failed:
+        """A process without a task, started where there is none; or why that could not be done."""
         if not single:
             for process in self._processes:
                 if process.task is None and not process.single:
                     return process
+        try:
+            self._start_watch()
+            return self._started(single)
+        except OSError as error:
+            remedy = "end other programs, raise the limits of this user (ulimit -a), or run fewer with --max-parallel"
+            message = f"a worker process could not be started ({error.strerror}); {remedy}"
+            return Failed("infrastructure", message, "", again=True, silent=True)
+
+    def _started(self, single: bool) -> _Process:
         ours, theirs = socket.socketpair()
         arguments = [
             json.dumps([os.path.abspath(entry or ".") for entry in sys.path]),
             str(theirs.fileno()),
             str(os.getpid()),
         ]
-        popen = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, *arguments],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            start_new_session=True,
-        )
-        theirs.close()
+        try:
+            popen = subprocess.Popen(
+                [sys.executable, "-P", "-c", _START, *arguments],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         process = _Process(popen, Channel(ours), single)
         self._processes.append(process)
         self._selector.register(ours, selectors.EVENT_READ, process)
         self._tell_watch()
         return process
 
-    def _tell_watch(self) -> None:
-        """Keep the watch's list of process groups current. It is a process of its own, so that it outlives this one."""
+    def _start_watch(self) -> None:
+        """Start the watch, a process of its own, so that it outlives this one."""
         if self._watch is None:
             self._watch = subprocess.Popen(
                 ["/bin/sh", "-c", _WATCH],
@@ -178,7 +202,10 @@ class LocalBackend:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        if self._watch.stdin is not None:
+
+    def _tell_watch(self) -> None:
+        """Keep the watch's list of process groups current."""
+        if self._watch is not None and self._watch.stdin is not None:
             with contextlib.suppress(OSError):  # somebody ended the watch; the workers still end by themselves
                 groups = " ".join(str(process.process.pid) for process in self._processes)
                 self._watch.stdin.write(f"{groups}\n".encode())
@@ -237,6 +264,8 @@ class LocalBackend:
         """Forget the shards that nobody waits for any more; running ones end for nothing and harm nobody."""
         owner.waiting = 0
         self._queue.shards = deque(shard for shard in self._queue.shards if shard.owner is not owner)
+        for shard in self._shards_running.values():
+            shard.dropped |= shard.owner is owner
 
     def _lost(self, process: _Process) -> None:
         """A worker is gone without a word: killed, out of memory, or crashed in a library."""
