@@ -63,7 +63,9 @@ def copy_file(source: ObjectStore, target: ObjectStore, sha256: str, size: int) 
             else:
                 writer.write(block)
         if (content.size, content.hexdigest()) != (size, sha256):
-            raise CorruptOutput(f"{where}: is not the file that a step was given; it cannot be taken from there")
+            raise CorruptOutput(
+                f"{where}: is not the file that a step was given; take it from another store, or have it made again"
+            )
     except BaseException as error:
         if writer is not None:
             writer.abort()
