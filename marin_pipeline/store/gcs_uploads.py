@@ -88,9 +88,9 @@ async def put(place: Place, data: bytes | bytearray, **condition: str) -> str | 
     )
     if reply.status == 412:
         return None
-    version = reply.tree().get("generation")
+    version = place.client.tree(reply, place.where, "write").get("generation")
     if not version:
-        raise StoreError(f"{place.where}: the store does not tell the object's generation: it is not GCS")
+        raise place.client.not_gcs(place.where, "write")
     return str(version)
 
 
@@ -155,7 +155,7 @@ class Session:
         reply = await place.client.once("POST", url, place.where, "write", data=data, headers=headers)
         location = reply.headers.get("Location")
         if not location:
-            raise StoreError(f"{place.where}: the store opens no session for an upload in parts: it is not GCS")
+            raise place.client.not_gcs(place.where, "write")
         return location
 
     async def _arrived(self, stop: int, last: bool) -> int:
@@ -192,7 +192,9 @@ class Session:
         if reply.status == 308:
             found = reply.headers.get("Range", "").rpartition("-")[2]
             return int(found) + 1 if NUMBER.fullmatch(found) else 0
-        if reply.status in (404, 410) or not last or reply.tree().get("size") != f"{stop}":
+        if reply.status in (404, 410) or not last:
+            raise Gone
+        if self._place.client.tree(reply, self._place.where, "write").get("size") != f"{stop}":
             raise Gone
         return stop
 

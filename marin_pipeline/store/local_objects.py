@@ -198,7 +198,7 @@ class LocalObjects(ObjectStore):
     def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         with open(self._file(path), "rb", buffering=0) as file:
             file.seek(start)
-            while block := file.read(2**20 if stop is None else min(2**20, stop - file.tell())):
+            while block := file.read(2**20 if stop is None else max(0, min(2**20, stop - file.tell()))):
                 yield block
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:

@@ -62,6 +62,17 @@ class Conformance:
         with pytest.raises(FileNotFoundError):
             list(objects.blocks("nothing"))
 
+    @pytest.mark.parametrize("size", [0, 10, 3_000_000])
+    def test_a_range_has_the_bytes_that_are_there_and_no_others(self, objects: ObjectStore, size: int) -> None:
+        data = bytes(number % 251 for number in range(size))
+        objects.create("a/b", data)
+        for start, stop in ((0, 1), (2, 7), (3, 3), (7, 3), (size, None), (size + 5, None), (size - 2, size + 9)):
+            if start >= 0:
+                assert b"".join(objects.blocks("a/b", start, stop)) == data[start:stop], (start, stop)
+        for start, stop in ((0, 0), (5, 5), (7, 3), (3, None), (3, 9)):
+            with pytest.raises(FileNotFoundError):
+                list(objects.blocks("a/nothing", start, stop))
+
     def test_swap_of_an_object_that_is_not_there_writes_nothing(self, objects: ObjectStore) -> None:
         assert not objects.swap("nowhere/lease.json", b"x", "1")
         assert objects.read("nowhere/lease.json") is None

@@ -18,6 +18,7 @@ import pytest
 
 from marin_pipeline.core.errors import CacheError, CorruptOutput, UsageError
 from marin_pipeline.store import cache as module
+from marin_pipeline.store import downloads
 from marin_pipeline.store.cache import Cache, check_cache
 from marin_pipeline.store.manifest import Entry
 from marin_pipeline.store.objects import DiskFull, NoAnswer, Wanted
@@ -321,12 +322,14 @@ def test_a_disk_that_is_full_of_what_nobody_uses_is_no_error(
 
 
 def test_a_store_that_does_not_answer_is_told_as_such(objects: FarObjects, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(*_: object) -> Iterator[bytes]:
-        yield b"da"
+    def silent(path: str, start: int, stop: int | None) -> Iterator[bytes]:
+        if not start:
+            yield b"da"
         raise NoAnswer("the store does not answer")
 
     wanted = put(objects, "a/x", b"data")
     with monkeypatch.context() as patch:
+        patch.setattr(downloads, "WAITS", (0.01,))
         patch.setattr(objects, "_blocks", silent)
         with pytest.raises(NoAnswer):
             objects.fetch([wanted])

@@ -8,9 +8,9 @@ import pytest
 from obstore.store import S3Store
 
 from marin_pipeline.core.errors import StoreError, UsageError
+from marin_pipeline.store.bucket_client import Panicked, each_of, no_panic
 from marin_pipeline.store.objects import open_objects
-from marin_pipeline.store.s3_client import each_of, no_panic
-from marin_pipeline.store.s3_errors import Panicked, explained
+from marin_pipeline.store.s3_errors import explained
 from tests import stores
 from tests.servers import S3_ENVIRONMENT
 
