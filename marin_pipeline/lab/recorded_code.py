@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +25,7 @@ from marin_pipeline.store.snapshots import Snapshot
 _START = '''"""Leaves on the path what is installed and what PYTHONPATH names, and no project that is linked."""
 
 import os
+import re
 import sys
 import sysconfig
 
@@ -87,6 +89,15 @@ class RecordedCode:
                 found = str(self.folder / place)
                 return Target(recorded["module"], found, recorded["qualname"], recorded["main"])
         raise InputError(f"{id}: its file {file!r} is not in the snapshot of the code")
+
+    def lost_file(self, message: str) -> str:
+        """The file beside the code, relative to its project, that is missing according to an error; empty for none."""
+        if not re.search("FileNotFoundError|No such file", message):
+            return ""
+        inside = re.escape(f"{self.folder}{os.sep}") + r"(?:project|packages|others/[0-9]+)/([^'\"\n]+)"
+        # A relative path is one below the project, in which the steps run.
+        found = re.search(inside, message) or re.search(r"No such file or directory: '([^/'\n][^'\n]*)'", message)
+        return found[1] if found and f"project/{found[1]}" not in self._paths else ""
 
     def search(self, targets: Iterable[Target]) -> list[str]:
         """The folders in which the modules of the snapshot are found, those of the targets first."""

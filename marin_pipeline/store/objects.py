@@ -259,7 +259,7 @@ class ObjectStore(ABC):
         """
 
 
-_LIKE_URL = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):/")
+_LIKE_URL = re.compile(r"\s*((?:gs|s3|memory)(?=:)|[A-Za-z][A-Za-z0-9+.-]*(?=:/)):/?")
 _PLAIN_URL = re.compile(r"(gs|s3)://[A-Za-z0-9._-]+/|file:///")
 """After which an `@` is one of a path."""
 
@@ -284,7 +284,8 @@ def open_objects(prefix: str) -> ObjectStore:
             "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS)"
         )
     if like_url and not separator and like_url[1] != "file":
-        raise UsageError(f"--prefix {prefix}: a URL is written {like_url[1]}://…; a folder of that name ./{prefix}")
+        meant = f"{like_url[1]}://{prefix[like_url.end() :]}"
+        raise UsageError(f"--prefix {prefix}: is written {meant}; a folder of that name ./{prefix}")
     if separator and scheme == "gs":
         from marin_pipeline.store.gcs_objects import GcsObjects
 
@@ -315,6 +316,14 @@ def shown_url(url: str) -> str:
 
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.netloc else url
+
+
+LOCAL = "a local store"
+
+
+def told_url(url: str) -> str:
+    """A prefix as strangers may read it: a folder is of use to nobody elsewhere, and may tell who made it."""
+    return shown_url(url) if "://" in url else LOCAL
 
 
 def put(objects: ObjectStore, path: str, data: bytes) -> Found:

@@ -395,7 +395,7 @@ def test_people_are_told_in_lines_and_the_verdict_is_the_last(noisy: Project) ->
 def test_a_bundle_needs_to_be_told_where_its_store_is(project: Project) -> None:
     done = project.tool("reproduce", str(project.bundle("longest")))
     assert done.code == 2
-    assert str(project.prefix) in done.err
+    assert "--from PREFIX: say where the store of" in done.err
 
 
 def test_a_record_that_does_not_say_with_which_code_it_was_made_is_said(project: Project) -> None:
