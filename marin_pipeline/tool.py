@@ -8,8 +8,10 @@ import sys
 
 try:
     import argparse
+    import signal
     from collections.abc import Callable, Iterable, Sequence
     from dataclasses import dataclass
+    from typing import Any, Literal
 
     from marin_pipeline.cli import leave, stream_aside, writable_streams
     from marin_pipeline.core.errors import UsageError
@@ -31,10 +33,10 @@ class Command:
     """What it is for, in a line."""
     declare: Callable[[Parser], None]
     """Adds its arguments; `--prefix` and `--json` are there already."""
-    run: Callable[[ObjectStore, Parsed], Iterable[str] | int]
-    """Does it: the lines to print, or an exit code where nothing is left to print."""
-    needs_store: bool = True
-    """Whether the store must be there; else it is made, or not asked."""
+    run: Callable[[Any, Parsed], Iterable[str] | int]
+    """Does it with the store, or None: the lines to print, or an exit code where nothing is left to print."""
+    store: Literal["there", "made", "none"] = "there"
+    """Whether the store must be there, is made when it is not, or is not asked for at all."""
 
 
 KEY = "name, name@n, owner/name@n, or 6 digits of a key"
@@ -123,11 +125,11 @@ def _accept_arguments(parser: Parser) -> None:
     parser.add_argument("--all", action="store_true", help="every step of the folder")
 
 
-def _code_check(objects: ObjectStore, parsed: Parsed) -> int:
+def _code_check(objects: None, parsed: Parsed) -> int:
     return _code(parsed, "check")
 
 
-def _code_accept(objects: ObjectStore, parsed: Parsed) -> int:
+def _code_accept(objects: None, parsed: Parsed) -> int:
     if bool(parsed.steps) == parsed.all:
         raise UsageError("code accept: name steps, or say --all")
     return _code(parsed, "accept")
@@ -236,9 +238,7 @@ def _pull_options(parser: Parser) -> None:
         "bundle", metavar="BUNDLE", help="a file that `share` wrote, - for stdin, or a key of the store it comes from"
     )
     parser.add_argument("--from", dest="source", required=True, metavar="PREFIX", help="root of that store")
-    depth = parser.add_mutually_exclusive_group()
-    depth.add_argument("--only-target", action="store_true", help="take the output alone (the default)")
-    depth.add_argument("--deep", action="store_true", help="take all that it was made from as well")
+    parser.add_argument("--deep", action="store_true", help="take all that it was made from as well")
     parser.add_argument("--as", dest="name", metavar="NAME", help="what it is called here (default: pulled/...)")
     parser.add_argument(
         "--single-writer",
@@ -287,25 +287,25 @@ COMMANDS = (
     Command("runs", "the runs of an experiment, those that go on among them", _experiment, _runs),
     Command("diff", "what sets two keys or two runs apart", _two, _diff),
     Command(
-        "code check", "whether the code of steps with a version is in code.lock", _check_arguments, _code_check, False
+        "code check", "whether the code of steps with a version is in code.lock", _check_arguments, _code_check, "none"
     ),
     Command(
         "code accept",
         "make golden inputs again, and enter the code in code.lock where they give what they gave",
         _accept_arguments,
         _code_accept,
-        False,
+        "none",
     ),
     Command("name", "give a key a name, or list what a name has stood for", _name_words, _name),
     Command("verify", "check that the store holds what was committed", _verify_options, _verify),
     Command("invalidate", "end an output that is wrong: the next run makes it again", _invalidate_options, _invalidate),
     Command("gc", "collect what nothing needs any more", _gc_options, _gc),
     Command("share", "write what a stranger needs of one output: its bundle", _share_options, _share),
-    Command("pull", "take an output out of somebody's store, verified", _pull_options, _pull, False),
+    Command("pull", "take an output out of somebody's store, verified", _pull_options, _pull, "made"),
     Command(
-        "reproduce", "run a recorded step again, and compare what comes out", _reproduce_options, _reproduce, False
+        "reproduce", "run a recorded step again, and compare what comes out", _reproduce_options, _reproduce, "made"
     ),
-    Command("adopt", "take a file or folder that was made elsewhere into the store", _adopt_options, _adopt, False),
+    Command("adopt", "take a file or folder that was made elsewhere into the store", _adopt_options, _adopt, "made"),
 )
 
 
@@ -359,12 +359,21 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _run(parsed: Parsed) -> int:
     from marin_pipeline.run.options import default_prefix
 
-    objects = open_objects(parsed.prefix or default_prefix())
-    if parsed.command.needs_store and not objects.is_there():
+    store = parsed.command.store
+    objects = None if store == "none" else open_objects(parsed.prefix or default_prefix())
+    if objects is not None and store == "there" and not objects.is_there():
         raise UsageError(f"{objects.url}: no store is there; say where it is with --prefix or MARIN_PREFIX")
-    found = parsed.command.run(objects, parsed)
-    if isinstance(found, int):
-        return found
-    for line in found:
-        say(line)
-    return 0
+    kept = signal.signal(signal.SIGTERM, _interrupt)  # what is begun is left as by Ctrl-C
+    try:
+        found = parsed.command.run(objects, parsed)
+        if isinstance(found, int):
+            return found
+        for line in found:
+            say(line)
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, kept)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

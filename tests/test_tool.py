@@ -82,7 +82,7 @@ def test_a_store_that_is_not_there_is_told(
         "name": ["x"],
         "invalidate": ["x", "--reason", "y"],
     }
-    asked = [command.name for command in tool.COMMANDS if command.needs_store]
+    asked = [command.name for command in tool.COMMANDS if command.store == "there"]
     assert len(asked) == 10
     for name in asked:
         found = ran(monkeypatch, capsys, name, *words.get(name, []), "--prefix", str(nowhere))
@@ -93,6 +93,15 @@ def test_a_store_that_is_not_there_is_told(
     file.write_text("text")
     assert ran(monkeypatch, capsys, "adopt", str(file), "--as", "text", "--prefix", str(nowhere)).code == 0
     assert nowhere.exists()
+
+
+def test_the_code_is_checked_without_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MARIN_PREFIX", "ftp://x")
+    found = ran(monkeypatch, capsys, "code", "check", "--folder", str(tmp_path))
+    assert "ftp" not in found.err
+    assert "golden.py" in found.err
 
 
 def test_an_empty_store_is_told_in_a_sentence(

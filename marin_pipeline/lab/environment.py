@@ -24,6 +24,7 @@ from typing import Literal
 from marin_pipeline.core.canonical import digest
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.visible import OutputLost
+from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.run.installed import packages as installed
 from marin_pipeline.store.origins import Origin, Package
 
@@ -152,7 +153,7 @@ def _built(python: str, wanted: Mapping[str, Package], tell: Callable[[str], Non
                 tell(f"building an environment of {len(versions)} packages with {interpreter}: {folder}")
                 _run([interpreter, "-m", "venv", "--clear", str(folder)], folder)
                 skipped = _install(program, versions, folder, tell)
-                (folder / COMPLETE).write_text(json.dumps({"python": python, "skipped": skipped}))
+                _complete(folder, {"python": python, "skipped": skipped})
             skipped = json.loads((folder / COMPLETE).read_text())["skipped"]
     except OutputLost:  # of what is told
         raise
@@ -163,6 +164,16 @@ def _built(python: str, wanted: Mapping[str, Package], tell: Callable[[str], Non
         ) from error
     here = installed([str(each) for each in folder.glob("lib/python*/site-packages")])
     return Environment(str(program), True, tuple(differences(wanted, here)), tuple(skipped))
+
+
+def _complete(folder: Path, found: Mapping[str, object]) -> None:
+    try:
+        write_whole(folder / COMPLETE, json.dumps(found).encode())
+    except OSError as error:
+        raise InputError(
+            f"{folder}: the environment is built and cannot be kept ({error.strerror}); make room or rights there, or "
+            "set XDG_CACHE_HOME to another folder"
+        ) from error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -70,14 +71,15 @@ def _in_table(old: Side, new: Side) -> str | None:
     except ImportError:
         return None
     try:
-        files = [pq.ParquetFile(verified(side.objects, side.entry)) for side in (old, new)]
-        if files[0].schema_arrow != files[1].schema_arrow:
-            return f"columns: {_columns(files[0])} → {_columns(files[1])}"
-        row = 0
-        for left, right in zip_longest(*(file.iter_batches(batch_size=1024) for file in files)):
-            if left is None or right is None or not left.equals(right):
-                return _in_rows(left, right, row, [file.metadata.num_rows for file in files])
-            row += left.num_rows
+        with ExitStack() as opened:
+            files = [opened.enter_context(pq.ParquetFile(verified(side.objects, side.entry))) for side in (old, new)]
+            if files[0].schema_arrow != files[1].schema_arrow:
+                return f"columns: {_columns(files[0])} → {_columns(files[1])}"
+            row = 0
+            for left, right in zip_longest(*(file.iter_batches(batch_size=1024) for file in files)):
+                if left is None or right is None or not left.equals(right):
+                    return _in_rows(left, right, row, [file.metadata.num_rows for file in files])
+                row += left.num_rows
     except pa.ArrowException:
         return None
     return "the rows are equal, and written in other bytes"
@@ -143,13 +145,9 @@ def _shared(one: bytes, two: bytes) -> int:
 def _line(before: bytes, rest: bytes) -> str | None:
     """The line around a difference; None where the bytes are no text."""
     line = before.rpartition(b"\n")[2] + rest[: LINE - BEFORE].partition(b"\n")[0]
-    if b"\0" in before + rest[:LINE]:
+    if b"\0" in before + rest[:LINE] or not _is_text(line):
         return None
-    try:
-        # A character may be cut at both ends.
-        return line.lstrip(bytes(range(0x80, 0xC0))).decode("utf-8", "ignore") if _is_text(line) else None
-    except UnicodeDecodeError:
-        return None
+    return line.lstrip(bytes(range(0x80, 0xC0))).decode("utf-8", "ignore")  # a character may be cut at both ends
 
 
 def _is_text(line: bytes) -> bool:

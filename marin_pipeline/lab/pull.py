@@ -130,6 +130,7 @@ class Pull:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._done = 0
+        self._total = 0
 
     def run(self) -> None:
         """Check, fetch, commit.

@@ -131,30 +131,31 @@ def run_with(code: RecordedCode, python: str, request: Request, event: Callable[
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     # Programs that a step starts by name are those of its environment.
     environment["PATH"] = os.pathsep.join([os.path.dirname(python), environment.get("PATH", os.defpath)])
-    with _interrupts_left_to_it():
-        process = subprocess.Popen(
-            [python, "-P", "-m", "marin_pipeline.run.rerun"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=code.folder / "project",
-            env=environment,
-            text=True,
-            encoding="utf-8",
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
+    process = subprocess.Popen(
+        [python, "-P", "-m", "marin_pipeline.run.rerun"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=code.folder / "project",
+        env=environment,
+        text=True,
+        encoding="utf-8",
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        with _interrupts_left_to(process):
             with suppress(BrokenPipeError):  # it has ended already; its code tells
                 process.stdin.write(request.dumps())
                 process.stdin.close()
             for line in process.stdout:
                 event(_event(line))
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            process.stdout.close()
             process.wait()
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        process.stdout.close()
+        process.wait()
     return process.returncode
 
 
@@ -168,10 +169,14 @@ def _event(line: str) -> Mapping[str, Tree]:
 
 
 @contextmanager
-def _interrupts_left_to_it() -> Iterator[None]:
-    """Ctrl-C reaches the process that runs the steps as well, which stops and says so."""
-    kept = signal.signal(signal.SIGINT, lambda number, frame: None)
+def _interrupts_left_to(process: subprocess.Popen[str]) -> Iterator[None]:
+    """The process that runs the steps stops, and says so. Ctrl-C reaches it as well; SIGTERM is passed on to it."""
+    kept = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.terminate()),
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, kept)
+        for number, handler in kept.items():
+            signal.signal(number, handler)

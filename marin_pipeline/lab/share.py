@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, MarinError, UsageError
 from marin_pipeline.core.key import key_of
 from marin_pipeline.core.visible import say, say_plainly
+from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.lab.bundle import Bundle, BundledStep, is_name
 from marin_pipeline.run.figures import counted
 from marin_pipeline.run.plan import few
@@ -52,7 +51,7 @@ def share(objects: ObjectStore, selector: str, out: str | None, as_json: bool) -
     if out is None:
         say_plainly(data.decode("ascii"))  # the seal is over these bytes, and JSON steers no terminal
         return
-    write_whole(Path(out), data + b"\n")
+    _write(Path(out), data + b"\n")
     if as_json:
         tree: dict[str, Tree] = {"event": "shared", "id": id, "key": key, "out": out, "bytes": len(data) + 1}
         yield json.dumps({**tree, "steps": len(bundle.steps), "warnings": told})
@@ -61,25 +60,20 @@ def share(objects: ObjectStore, selector: str, out: str | None, as_json: bool) -
     yield f"`marin-pipeline pull {out} --from {bundle.source}` fetches and verifies it"
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, whole or not at all; one that is there is replaced.
+def _write(path: Path, data: bytes) -> None:
+    """Write what `--out` names.
 
     Raises:
         UsageError: when there is no folder for it.
         StoreError: when it cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_bytes(data)
-        aside.replace(path)
+        write_whole(path, data)
+    except FileNotFoundError as error:
+        raise UsageError(f"--out {path}: there is no folder {path.parent}; make it, or write elsewhere") from error
     except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise UsageError(f"--out {path}: there is no folder {path.parent}; make it, or write elsewhere") from error
         found = explain_os_error(error, path, "write")
         raise type(found)(str(found).replace("choose another prefix with --prefix", "choose another file")) from error
-    finally:
-        with suppress(OSError):  # it has been moved, or was never there
-            aside.unlink()
 
 
 def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:

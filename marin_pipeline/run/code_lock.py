@@ -11,9 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.core.source import digest_of
 from marin_pipeline.core.step import Step
+from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.run.plan import is_drifted, pieces_of
 from marin_pipeline.store.commit import Look, is_accepted
 from marin_pipeline.store.objects import ObjectStore
@@ -233,16 +232,14 @@ def write_lock(folder: Path, lock: CodeLock) -> None:
     Raises:
         InputError: when it cannot be written.
     """
-    aside = folder / f".{LOCK}.{os.getpid()}"
+    path = folder / LOCK
     try:
-        aside.write_text(lock.dumps(), encoding="utf-8", newline="\n")
-        aside.replace(folder / LOCK)
+        write_whole(path, lock.dumps().encode())
     except OSError as error:
-        remedy = "make the folder writable, and accept again"
-        raise InputError(f"{folder / LOCK}: cannot be written ({error.strerror}); {remedy}") from error
-    finally:
-        with suppress(OSError):
-            aside.unlink()
+        raise InputError(
+            f"{path}: the lock of code cannot be written ({error.strerror}), and is as it was; make the folder "
+            "writable, and run `marin-pipeline code accept` again"
+        ) from error
 
 
 def vouched(step: Step[Any, Any], made: Pieces, present: Pieces) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, TypeVar, overload
 
@@ -23,7 +24,7 @@ from marin_pipeline.run.task import Target, Task
 from marin_pipeline.run.work import StoredWork
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import VALUE, Entry, files_below, publish_all
-from marin_pipeline.store.objects import ObjectStore, Written, open_objects
+from marin_pipeline.store.objects import ObjectStore, Written, open_objects, together
 from marin_pipeline.store.streams import Streams
 
 T = TypeVar("T")
@@ -114,14 +115,14 @@ class RunContext:
         """Run `fn(shard, item, **common)` for each item, in parallel; results in the items' order, kept by content."""
         tasks = plan_shards(self._task, fn, items, common)
         annotation = annotations_of(fn).get("return", Any)
-        found = {task.key: read_shard(self._objects, task.key, annotation) for task in tasks}
-        missing = list({task.key: task for task in tasks if found[task.key] is None}.values())
+        distinct = {task.key: task for task in tasks}
+        found = self._read(distinct, annotation)
+        missing = [task for key, task in distinct.items() if found[key] is None]
         if missing:
             self._note(missing)
             self._map_runner(missing)
-            for task in missing:
-                self._tell(task)
-                found[task.key] = read_shard(self._objects, task.key, annotation)
+            self._tell(missing)
+            found |= self._read([task.key for task in missing], annotation)
         results: list[StoredShard[R]] = []
         for task in tasks:
             result = found[task.key]
@@ -131,6 +132,10 @@ class RunContext:
         self._shards += results
         return results
 
+    def _read(self, keys: Collection[str], annotation: Any) -> dict[str, StoredShard[Any] | None]:
+        calls = (partial(read_shard, self._objects, key, annotation) for key in keys)
+        return dict(zip(keys, together(self._objects, *calls), strict=True))
+
     def _note(self, tasks: Sequence[Task]) -> None:
         """Say which shards are asked for, so that their logs are found while they run, and when one has failed."""
         if not self._objects.shared:
@@ -139,11 +144,15 @@ class RunContext:
         with (self._objects.folder(folder) / name).open("a", encoding="utf-8") as file:
             file.writelines(json.dumps([task.name, task.key, task.attempt]) + "\n" for task in tasks)
 
-    def _tell(self, task: Task) -> None:
-        """Copy what a shard printed in another process to the step's own log."""
-        log = self._objects.read(layout.shard_log(task.key, task.attempt))
-        for line in log.data.decode("utf-8", "replace").splitlines() if log else ():
-            print(f"{task.name} {line}")  # noqa: T201 - to the log
+    def _tell(self, tasks: Sequence[Task]) -> None:
+        """Copy what shards printed in other processes to the step's own log, in their order."""
+        for begin in range(0, len(tasks), self._objects.parallel):
+            some = tasks[begin : begin + self._objects.parallel]
+            paths = [layout.shard_log(task.key, task.attempt) for task in some]
+            logs = together(self._objects, *(partial(self._objects.read, path) for path in paths))
+            for task, log in zip(some, logs, strict=True):
+                for line in log.data.decode("utf-8", "replace").splitlines() if log else ():
+                    print(f"{task.name} {line}")  # noqa: T201 - to the log
 
     def adopt(self, result: ShardResult[Any], path: str, as_path: str | None = None) -> None:
         """Make a file of a shard a file of the output, under `as_path`, without copying it."""

@@ -217,7 +217,7 @@ def _hanging(objects: ObjectStore, key: str, number: int) -> tuple[list[Descenda
     names = current_names(objects)
 
     def descendant(short: str, direct: bool) -> Descendant:
-        whole = next((each for _, each in _whole_key(objects, ids[short], short)), short)
+        whole = commits[short].key or next((each for _, each in _whole_key(objects, ids[short], short)), short)
         return Descendant(ids[short], whole, sorted(names.get(whole, [])), direct)
 
     sources = {short: commit.falls_with for short, commit in commits.items() if commit.falls_with is not None}
@@ -234,6 +234,7 @@ def _hanging(objects: ObjectStore, key: str, number: int) -> tuple[list[Descenda
 
 
 def _whole_key(objects: ObjectStore, id: str, short: str) -> Iterator[tuple[str, str]]:
+    """Of an output whose commit is of an earlier version and does not say it."""
     with suppress(CorruptOutput):  # a damaged spec hides no output
         yield from (each for each in find_keys(objects, short, f"steps/{id}") if each[0] == id)
 

@@ -16,7 +16,7 @@ from marin_pipeline.run.plan import few
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step, running, waiting_keys
 from marin_pipeline.store import layout
-from marin_pipeline.store.commit import Commit, Invalidation, Look, acceptances, look, read_invalidation
+from marin_pipeline.store.commit import Commit, Invalidation, Look, acceptances, look, look_many, read_invalidation
 from marin_pipeline.store.names import current_names, find_keys
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.origins import read_origin
@@ -193,12 +193,12 @@ def _cut(text: str) -> str:
 
 def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
     """Every key in the store; a header on a terminal."""
-    names, waiting, count = current_names(objects), waiting_keys(objects), 0
+    names, waiting, keys = current_names(objects), waiting_keys(objects), find_keys(objects, "")
+    looks = look_many(objects, keys)
     if not as_json and sys.stdout.isatty():
         yield f"{'status':<12}{'key':<8}  {'made':<37}  step  names"
-    for id, key in find_keys(objects, ""):
-        count += 1
-        found = look(objects, id, key)
+    for id, key in keys:
+        found = looks[key]
         commit, failure, known = found.commit, found.failure, names.get(key, [])
         status = _status(key, found, waiting.__contains__)
         if as_json:
@@ -222,7 +222,7 @@ def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
             yield f"  unpinned: {', '.join(commit.unpinned)}"
         if found.fallen:
             yield f"  {found.fallen}"
-    if not count and not as_json:
+    if not keys and not as_json:
         yield f"{objects.url}: no step has been tried there"
 
 

@@ -7,7 +7,6 @@ stranger, and a test, whether they get the same keys and the same bytes. No path
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
@@ -15,6 +14,7 @@ from typing import Literal
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import InputError, MarinError
+from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.plan import Plan
 from marin_pipeline.store.records import parsed, typed
@@ -129,14 +129,10 @@ class LockFile:
         Raises:
             MarinError: when it cannot be written.
         """
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            aside.write_text(self.dumps(), encoding="utf-8", newline="\n")
-            aside.replace(path)
+            write_whole(path, self.dumps().encode())
         except OSError as error:
             raise MarinError(f"{path}: the lock file cannot be written ({error.strerror}); the run is done") from error
-        finally:
-            aside.unlink(missing_ok=True)
 
 
 def lock_path(experiment: Path) -> Path:

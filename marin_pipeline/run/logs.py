@@ -105,7 +105,7 @@ class _Reader:
         """The lines since the last call; with `last`, also one that has no end yet."""
         # The step's own log is read first: what it has copied by then is in the logs of its shards, read after it.
         own = self._lines(self._path(layout.attempt_log), last)
-        shards, found = self._shards(), list[Line]()
+        shards, found = _shards(self.objects, self.place), list[Line]()
         for name, path in shards:
             for text in self._lines(path, last):
                 self._told[f"{name} {text}"] += 1
@@ -130,19 +130,6 @@ class _Reader:
     def _path(self, of: Callable[[str, str, str], str]) -> str:
         return of(self.place.id, self.place.key, self.place.attempt)
 
-    def _shards(self) -> list[tuple[str, str]]:
-        """Name and log of each shard that the attempt has asked for."""
-        found = self.objects.read(self._path(layout.attempt_shards))
-        if found is None:
-            return []
-        whole = found.data[: found.data.rfind(b"\n") + 1]
-        try:
-            asked = [typed(parsed(line), tuple[str, str, str]) for line in whole.splitlines()]
-            return [(name, layout.shard_log(key, attempt)) for name, key, attempt in asked]
-        except ValueError as error:
-            path = self._path(layout.attempt_shards)
-            raise CorruptOutput(f"{self.objects.url}/{path}: not a list of shards ({error}); delete it") from error
-
     def _lines(self, path: str, last: bool) -> list[str]:
         try:
             data = b"".join(self.objects.blocks(path, self._offsets.get(path, 0)))
@@ -155,19 +142,49 @@ class _Reader:
         return data[:end].decode("utf-8", "replace").splitlines()
 
 
-def printed(objects: ObjectStore, place: Place) -> list[Line]:
+def _shards(objects: ObjectStore, place: Place) -> list[tuple[str, str]]:
+    """Name and log of each shard that an attempt has asked for."""
+    path = layout.attempt_shards(place.id, place.key, place.attempt)
+    found = objects.read(path)
+    if found is None:
+        return []
+    whole = found.data[: found.data.rfind(b"\n") + 1]
+    try:
+        asked = [typed(parsed(line), tuple[str, str, str]) for line in whole.splitlines()]
+        return [(name, layout.shard_log(key, attempt)) for name, key, attempt in asked]
+    except ValueError as error:
+        raise CorruptOutput(f"{objects.url}/{path}: not a list of shards ({error}); delete it") from error
+
+
+def _printed(objects: ObjectStore, place: Place) -> Iterator[Line]:
     """What an attempt has printed so far: its own lines, then those of shards that it has not copied."""
-    attempt = place.attempt
-    log = objects.read(layout.attempt_log(place.id, place.key, attempt))
-    own = log.data.decode("utf-8", "replace").splitlines() if log else []
-    copied = Counter(own)
-    found = [Line(attempt, text) for text in own]
-    for line in _Reader(objects, place).read(last=True):
-        if line.shard and not copied[str(line)]:
-            found.append(line)
-        elif line.shard:
-            copied[str(line)] -= 1
-    return found
+    shards, copied = _shards(objects, place), Counter[str]()
+    for text in _lines_of(objects, layout.attempt_log(place.id, place.key, place.attempt)):
+        if shards:
+            copied[text] += 1
+        yield Line(place.attempt, text)
+    for name, path in shards:
+        for text in _lines_of(objects, path):
+            line = Line(place.attempt, text, name)
+            if not copied[str(line)]:
+                yield line
+            else:
+                copied[str(line)] -= 1
+
+
+def _lines_of(objects: ObjectStore, path: str) -> Iterator[str]:
+    """The lines of a log, block by block; none where there is none."""
+    rest: list[bytes] = []
+    try:
+        for block in objects.blocks(path):
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield from b"".join([*rest, block[:end]]).decode("utf-8", "replace").splitlines()
+                rest = []
+            rest.append(block[end:])
+    except FileNotFoundError:
+        return
+    yield from b"".join(rest).decode("utf-8", "replace").splitlines()
 
 
 class Following:
@@ -302,11 +319,13 @@ def lines(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     if place is None:
         waits = f"; it waits for {waits_for(objects, key)}" if running(objects, key) else ""
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has not been tried in {objects.url}{waits}")
-    found = printed(objects, place)
     if place.adopted and not as_json:
         yield _adopted(id, key, place)
-    yield from (_shown(line, id, key, place, as_json) for line in found)
-    if not found and not as_json:
+    silent = True
+    for line in _printed(objects, place):
+        silent = False
+        yield _shown(line, id, key, place, as_json)
+    if silent and not as_json:
         yield place.silence
 
 

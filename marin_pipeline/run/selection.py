@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.run.history import RunAt, RunRecord, all_runs
 from marin_pipeline.store import layout
 from marin_pipeline.store.names import owner, resolve
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.objects import ObjectStore, together
 
 RECENT = 50
 """Runs, the newest first, in which a name is looked for."""
@@ -47,28 +48,39 @@ def find_step(objects: ObjectStore, selector: str, newest: bool = False) -> tupl
 def recent_runs(objects: ObjectStore) -> Iterator[tuple[RunAt, RunRecord]]:
     """The newest runs that can be read, the newest first."""
     for run in reversed(all_runs(objects)[-RECENT:]):
-        with suppress(CorruptOutput):  # it only helps to find a name
-            record = run.read(objects)
-            if record is not None:
-                yield run, record
+        record = _read(objects, run)
+        if record is not None:
+            yield run, record
+
+
+def _read(objects: ObjectStore, run: RunAt) -> RunRecord | None:
+    with suppress(CorruptOutput):  # it only helps to find a name
+        return run.read(objects)
+    return None
+
+
+def _going_on(objects: ObjectStore) -> list[tuple[RunAt, RunRecord]]:
+    """The newest runs that go on, the newest first."""
+    begun = [run for run in reversed(all_runs(objects)[-RECENT:]) if not run.ended]
+    records = together(objects, *(partial(_read, objects, run) for run in begun))
+    return [
+        (run, record)
+        for run, record in zip(begun, records, strict=True)
+        if record is not None and run.state(record) == "running"
+    ]
 
 
 def running(objects: ObjectStore, key: str) -> tuple[RunAt, RunRecord] | None:
     """The newest run that goes on and has a step with this key."""
-    for run, record in recent_runs(objects):
-        if run.state(record) == "running" and any(key == each for _, each in record.steps.values()):
+    for run, record in _going_on(objects):
+        if any(key == each for _, each in record.steps.values()):
             return run, record
     return None
 
 
 def waiting_keys(objects: ObjectStore) -> set[str]:
     """Keys of the steps of all runs that go on, begun or not."""
-    return {
-        key
-        for run, record in recent_runs(objects)
-        if run.state(record) == "running"
-        for _, key in record.steps.values()
-    }
+    return {key for _, record in _going_on(objects) for _, key in record.steps.values()}
 
 
 def _in_runs(objects: ObjectStore, selector: str) -> tuple[str, str] | None:

@@ -7,14 +7,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import UsageError
 from marin_pipeline.run.explain import artifact_of, shown
 from marin_pipeline.run.figures import figure_text, figures, leaves
-from marin_pipeline.store.commit import Commit, look
+from marin_pipeline.store.commit import Commit, look_many
 from marin_pipeline.store.names import current_names, find_keys, resolve
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.objects import ObjectStore, together
 from marin_pipeline.store.output import CommittedOutput
 
 FIGURES = 12
@@ -143,20 +144,28 @@ def tables(objects: ObjectStore, prefix: str, columns: Sequence[str]) -> list[Ta
     return [table for table in found if not columns or table.arguments or table.figures]
 
 
-def _rows(objects: ObjectStore, prefix: str, names: Mapping[str, list[str]]) -> Iterator[Row]:
+def _rows(objects: ObjectStore, prefix: str, names: Mapping[str, list[str]]) -> list[Row]:
     """Rows by name; those of a step's id, and of every step, by their first name, else their key."""
     named = sorted(name for each in names.values() for name in each if _is_below(name, prefix.removesuffix("/")))
     if named and prefix:
-        found = [(name, *resolve(objects, name)) for name in named]
+        steps = together(objects, *(partial(resolve, objects, name) for name in named))
+        found = [(name, *step) for name, step in zip(named, steps, strict=True)]
     else:
         keys = find_keys(objects, "", f"steps/{prefix}" if prefix else "steps")
         found = sorted(
             (sorted(names[key])[0] if key in names else key[:8], id, key) for id, key in keys if prefix in ("", id)
         )
-    for name, id, key in found:
-        commit = look(objects, id, key).commit
-        if commit is not None:
-            yield Row(name, id, key, _arguments(commit), figures(CommittedOutput(objects, id, key, commit).value_tree))
+    looks = look_many(objects, dict.fromkeys((id, key) for _, id, key in found))
+    rows = (
+        partial(_row, objects, name, id, key, commit)
+        for name, id, key in found
+        if (commit := looks[key].commit) is not None
+    )
+    return together(objects, *rows)
+
+
+def _row(objects: ObjectStore, name: str, id: str, key: str, commit: Commit) -> Row:
+    return Row(name, id, key, _arguments(commit), figures(CommittedOutput(objects, id, key, commit).value_tree))
 
 
 def _is_below(name: str, prefix: str) -> bool:

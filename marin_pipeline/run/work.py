@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from marin_pipeline.core.errors import CorruptOutput, DeclarationError, InputError, StoreError
 from marin_pipeline.store.clock import attempt_name
 from marin_pipeline.store.manifest import Manifest, build_manifest, entries_of
-from marin_pipeline.store.objects import NoAnswer, ObjectStore, put
+from marin_pipeline.store.objects import NoAnswer, ObjectStore, put, together
 from marin_pipeline.store.output import FileSet
 from marin_pipeline.store.sealed import seal, unseal
 
@@ -34,9 +35,9 @@ class StoredWork:
 
     def items(self) -> list[str]:
         """Names of the finished parts, sorted."""
-        return [
-            item for item in self._objects.names(self._folder) if self._objects.read(self._record(item)) is not None
-        ]
+        names = self._objects.names(self._folder)
+        records = together(self._objects, *(partial(self._objects.read, self._record(item)) for item in names))
+        return [item for item, record in zip(names, records, strict=True) if record is not None]
 
     @contextmanager
     def writing(self, item: str) -> Iterator[Path]:

@@ -298,9 +298,12 @@ def _read(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = os.read(descriptor, _BLOCK)
-        while len(data) and len(data) % _BLOCK == 0 and (more := os.read(descriptor, _BLOCK)):
-            data += more
-        return data
+        if len(data) < _BLOCK:
+            return data
+        blocks = [data]
+        while data := os.read(descriptor, _BLOCK):
+            blocks.append(data)
+        return b"".join(blocks)
     finally:
         os.close(descriptor)
 

@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from marin_pipeline.core.artifact import LONGEST_NAME, NAME
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now
-from marin_pipeline.store.objects import ObjectStore, put
+from marin_pipeline.store.objects import ObjectStore, put, together
 from marin_pipeline.store.records import parsed, typed
 
 _KEY16 = re.compile(r"[0-9a-f]{16}")
@@ -209,21 +210,24 @@ def _read_name(objects: ObjectStore, owner: str, name: str, number: int) -> Name
         raise CorruptOutput(f"{objects.url}/{path}: not what a name stands for ({error}); delete it") from error
 
 
-def find_keys(objects: ObjectStore, prefix: str, folder: str = "steps") -> Iterator[tuple[str, str]]:
+def find_keys(objects: ObjectStore, prefix: str, folder: str = "steps") -> list[tuple[str, str]]:
     """Step's id and full key of every key below `folder` that begins with `prefix`."""
-    for id, short in key_folders(objects, folder):
-        if not short.startswith(prefix[: layout.SHORT]):
-            continue
-        path = layout.spec(id, short)
-        found = objects.read(path)
-        if found is None:
-            continue
-        key = hashlib.sha256(found.data).hexdigest()
-        if not key.startswith(short):
-            remedy = "delete it; the next run of the step writes it again"
-            raise CorruptOutput(f"{objects.url}/{path}: its bytes are not those of the key {short}; {remedy}")
-        if key.startswith(prefix):
-            yield id, key
+    begun = [each for each in key_folders(objects, folder) if each[1].startswith(prefix[: layout.SHORT])]
+    found = together(objects, *(partial(_key_of, objects, *each) for each in begun))
+    return [(id, key) for (id, _), key in zip(begun, found, strict=True) if key is not None and key.startswith(prefix)]
+
+
+def _key_of(objects: ObjectStore, id: str, short: str) -> str | None:
+    """The full key of the spec in a folder; None where there is none."""
+    path = layout.spec(id, short)
+    found = objects.read(path)
+    if found is None:
+        return None
+    key = hashlib.sha256(found.data).hexdigest()
+    if not key.startswith(short):
+        remedy = "delete it; the next run of the step writes it again"
+        raise CorruptOutput(f"{objects.url}/{path}: its bytes are not those of the key {short}; {remedy}")
+    return key
 
 
 def key_folders(objects: ObjectStore, folder: str = "steps") -> Iterator[tuple[str, str]]:
@@ -251,7 +255,7 @@ def resolve(objects: ObjectStore, selector: str) -> tuple[str, str]:
         if found is not None:
             return found.id, found.key
     if re.fullmatch(r"[0-9a-f]{6,64}", selector):
-        keys = list(find_keys(objects, selector))
+        keys = find_keys(objects, selector)
         if len(keys) == 1:
             return keys[0]
         if len(keys) > 1:
@@ -276,11 +280,14 @@ def _names_below(objects: ObjectStore, folder: str, above: str = "") -> Iterator
 
 def current_names(objects: ObjectStore) -> dict[str, list[str]]:
     """Names by the key that they stand for now; other people's begin with who they are."""
+    given = [
+        (holder, name.removesuffix("@"))
+        for holder in objects.names("names")
+        for name in _names_below(objects, f"names/{holder}")
+    ]
     found: dict[str, list[str]] = {}
-    for holder in objects.names("names"):
-        for name in _names_below(objects, f"names/{holder}"):
-            latest = latest_of_name(objects, holder, name.removesuffix("@"))
-            if latest is not None:
-                shown = name.removesuffix("@") if holder == owner() else f"{holder}/{name.removesuffix('@')}"
-                found.setdefault(latest[1], []).append(shown)
+    latest = together(objects, *(partial(latest_of_name, objects, *each) for each in given))
+    for (holder, name), stands in zip(given, latest, strict=True):
+        if stands is not None:
+            found.setdefault(stands[1], []).append(name if holder == owner() else f"{holder}/{name}")
     return found

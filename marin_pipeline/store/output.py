@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -226,6 +227,11 @@ class CommittedOutput:
         self.key = key
         self.commit = commit
         """The record that it is read through."""
+        # Not `cached_property`, which before Python 3.12 lets one output of all be read at a time.
+        self._lock = threading.RLock()
+        self._manifest: Manifest | None = None
+        self._files_read: FileSet | None = None
+        self._value: tuple[Tree] | None = None
 
     @property
     def digest(self) -> str:
@@ -245,18 +251,24 @@ class CommittedOutput:
             return f"{layout.attempt(made.id, made.key, made.attempt)}/out"
         return f"{layout.attempt(self.id, self.key, self.commit.attempt)}/out"
 
-    @functools.cached_property
+    @property
     def manifest(self) -> Manifest:
         """The manifest, checked against the commit.
 
         Raises:
             CorruptOutput: when it is missing or not the one that was committed.
         """
-        return read_manifest(self.objects, self.id, self.key, self.commit)
+        with self._lock:
+            if self._manifest is None:
+                self._manifest = read_manifest(self.objects, self.id, self.key, self.commit)
+            return self._manifest
 
-    @functools.cached_property
+    @property
     def _file_set(self) -> FileSet:
-        return FileSet(self.objects, self.manifest, f"the output of {self.id} {self.key[:8]}")
+        with self._lock:
+            if self._files_read is None:
+                self._files_read = FileSet(self.objects, self.manifest, f"the output of {self.id} {self.key[:8]}")
+            return self._files_read
 
     def refuse_changed(self, where: str) -> None:
         """See that what was read of it is as it was when it was read.
@@ -264,17 +276,23 @@ class CommittedOutput:
         Raises:
             InputError: when a file of it was written meanwhile.
         """
-        if "_file_set" in self.__dict__:
-            self._file_set.refuse_changed(where)
+        if self._files_read is not None:
+            self._files_read.refuse_changed(where)
 
     @property
     def files(self) -> Mapping[str, Entry]:
         """The files that the step wrote, without the value's."""
         return _Written(self._file_set.files)
 
-    @functools.cached_property
+    @property
     def value_tree(self) -> Tree:
         """The returned value, as it is written."""
+        with self._lock:
+            if self._value is None:
+                self._value = (self._read_value(),)
+            return self._value[0]
+
+    def _read_value(self) -> Tree:
         file = self._file_set.local(VALUE)
         try:
             return parsed(file.read_bytes())

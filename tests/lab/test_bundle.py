@@ -344,7 +344,9 @@ def test_an_ancestor_that_was_left_out_or_stands_too_late_is_named(shared: Share
 
 def test_what_is_pulled_is_the_commit_of_the_store_but_for_where_it_came_from(shared: Shared, tmp_path: Path) -> None:
     pulled(shared.data, shared.store, tmp_path)
-    for step in Bundle.loads(shared.data, "x").steps:
+    steps = Bundle.loads(shared.data, "x").steps
+    assert len(steps) == 7
+    for step in steps:
         found = look(LocalObjects(tmp_path / "store"), step.id, step.key).commit
         assert found is not None
         assert replace(found, copied_from="", number=step.commit.number) == step.commit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.lab import environment
 from marin_pipeline.lab.environment import choose, differences, find_python
 from marin_pipeline.run.installed import packages
 from marin_pipeline.store.origins import Origin, Package
@@ -83,6 +85,26 @@ def test_a_cache_that_is_a_file_is_an_error_that_names_it(cache: Path, told: lis
 def test_a_record_cannot_pass_options_to_the_installer(name: str, told: list[str]) -> None:
     with pytest.raises(InputError, match="cannot be one"):
         choose(origin({name: Package("1", None)}), "recorded", (), told.append)
+
+
+def test_an_environment_whose_mark_could_not_be_written_is_built_again(
+    told: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(path: Path, data: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(data[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    recorded = origin({"no-such-package-of-ours": Package("1.0", None)})
+    monkeypatch.setattr(environment, "_run", lambda command, folder: folder.mkdir(parents=True, exist_ok=True))
+    monkeypatch.setattr(environment, "_install", lambda *_: ["no-such-package-of-ours"])
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", half)
+        with pytest.raises(InputError, match=r"cannot be kept \(No space left on device\); make room"):
+            choose(recorded, "recorded", (), told.append)
+    for _ in range(2):
+        assert choose(recorded, "recorded", (), told.append).skipped == ("no-such-package-of-ours",)
+    assert len([line for line in told if line.startswith("building")]) == 2
 
 
 @pytest.mark.slow

@@ -87,3 +87,20 @@ def test_bytes_that_are_missing_in_the_store_are_said(tmp_path: Path) -> None:
     old, new = sides(tmp_path, "a.txt", b"a", b"b")
     old.objects.delete("out/a.txt")
     assert "cannot be shown" in first_difference(old, new)
+
+
+def test_tables_that_were_compared_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[pq.ParquetFile] = []
+
+    class Noted(pq.ParquetFile):
+        def __init__(self, source: Path) -> None:
+            super().__init__(source)
+            opened.append(self)
+
+    def table(values: list[int]) -> bytes:
+        pq.write_table(pa.table({"count": values}), tmp_path / "table.parquet")
+        return (tmp_path / "table.parquet").read_bytes()
+
+    monkeypatch.setattr(pq, "ParquetFile", Noted)
+    assert first_difference(*sides(tmp_path, "t.parquet", table([1]), table([2]))) == "row 0, count: 1 → 2"
+    assert [file.closed for file in opened] == [True, True]

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -415,7 +416,13 @@ def test_a_bundle_that_was_edited_by_hand_is_refused(project: Project) -> None:
     assert "not a bundle" in done.err
 
 
-def test_interrupted_it_stops_the_steps_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "number", "event"),
+    [(os.killpg, signal.SIGINT, "run"), (os.kill, signal.SIGTERM, "run"), (os.kill, signal.SIGTERM, "note")],
+)
+def test_interrupted_it_stops_the_steps_and_leaves_nothing(
+    tmp_path: Path, end: Callable[[int, int], None], number: signal.Signals, event: str
+) -> None:
     program = PROGRAM.replace(
         'if os.environ.get("FAIL_NOW"):', 'while os.environ.get("WAIT_NOW"):\n        time.sleep(0.05)\n    if False:'
     ).replace("import os\n", "import os\nimport time\n")
@@ -434,12 +441,12 @@ def test_interrupted_it_stops_the_steps_and_leaves_nothing(tmp_path: Path) -> No
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if json.loads(line)["event"] == "run":
+        if json.loads(line)["event"] == event:
             break
-    os.killpg(process.pid, signal.SIGINT)
+    end(process.pid, number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert json.loads(out.splitlines()[-1])["verdict"] is None
+    assert event == "note" or json.loads(out.splitlines()[-1])["verdict"] is None
     assert project.left_over == []
 
 

@@ -262,7 +262,6 @@ def test_wrong_use_of_pull_is_2_and_takes_nothing(
     assert pull(command, inline, "a\0b", to).code == 2
     assert pull(command, inline, "x" * 5000, to).code == 2
     assert pull(command, inline, bundle, to, "--as", "../x").code == 2
-    assert pull(command, inline, bundle, to, "--deep", "--only-target").code == 2
     assert command("pull", str(bundle), "--from", str(tmp_path / "nowhere"), "--prefix", str(to)).code == 2
     assert command("pull", str(bundle), "--prefix", str(to)).code == 2
     assert not list(to.glob("steps/**/*"))

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from marin_pipeline import Context, LocalFile, Secret, step
-from marin_pipeline.run import inspection
+from marin_pipeline.run import housekeeping, inspection
+from marin_pipeline.run.table import table
+from tests.run.sample_steps import add, number
 from tests.run.sessions import Bench
+from tests.store.far_objects import SlowObjects
 
 
 @step
@@ -30,3 +33,21 @@ def test_local_files_and_secrets_are_shown_by_their_names(
         f"files = [{named}]",
         "token = <secret MY_TOKEN>",
     ]
+
+
+def test_listing_asks_for_all_keys_at_once(inline: Bench) -> None:
+    numbers = [number(value=value).named(f"number-{value}") for value in range(20)]
+    assert inline.run([*numbers, *(add(numbers=[numbers[0], each]) for each in numbers)]).ok
+    objects = SlowObjects(inline.prefix)
+    lines = list(inspection.list_steps(objects, False))
+    assert len(lines) == 40
+    assert lines == list(inspection.list_steps(inline.objects, False))
+    assert objects.waits < 20
+    for name in ("", "number-0", number.id):
+        objects.waits = 0
+        assert list(table(objects, name, "", False)) == list(table(inline.objects, name, "", False))
+        assert objects.waits < 20
+    objects.waits = 0
+    (_, *told) = housekeeping.end_output(objects, numbers[0].key, "wrong", True, False)
+    assert len(told) == 20
+    assert objects.waits < 20

@@ -226,3 +226,5 @@ def test_a_break_in_the_line_delays_a_log_only(often: None, tmp_path: Path, monk
     with uploading(objects, "a/log/log.txt", at_once=False) as log:
         log.write_text("x")
         wait_until(lambda: uploaded(objects) == b"x")
+    assert count == 4
+    assert uploaded(objects) == b"x"

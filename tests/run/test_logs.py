@@ -352,3 +352,23 @@ def test_lines_are_split_as_they_were_printed(inline: Bench) -> None:
     found: list[Line] = list(Following(inline.objects, id, key))
     shown: list[Any] = [json.loads(line)["line"] for line in lines(inline.objects, "words", True)]
     assert [line.text for line in found] == shown == ["one", "two", "three", "� four", "five"]
+
+
+def test_a_long_log_is_shown_while_it_is_read(inline: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    inline.run(words(text="a"))
+    (log,) = step_folder(inline, words(text="a")).glob("attempts/*/log/log.txt")
+    text = "".join(f"line {number} é\n" for number in range(2**18)).encode() + b"x" * 2**21 + b"\nlast"
+    log.write_bytes(text)
+    objects, taken = inline.objects, list[int]()
+    blocks = objects.blocks
+
+    def noted(path: str, start: int = 0) -> Iterator[bytes]:
+        for block in blocks(path, start):
+            taken.append(len(block))
+            yield block
+
+    monkeypatch.setattr(objects, "blocks", noted)
+    found = lines(objects, "words", False)
+    first = next(found)
+    assert len(taken) == 1
+    assert "\n".join([first, *found]).encode() == text

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from marin_pipeline.run.context import RunContext
 from marin_pipeline.run.logs import lines
-from tests.run.sample_steps import joined, nested, squares
+from marin_pipeline.run.shards import run_shard
+from marin_pipeline.run.task import Target, Task
+from marin_pipeline.store import layout
+from tests.run.sample_steps import joined, nested, square, squares
 from tests.run.sessions import Bench, digests, failure, step_folder, value
+from tests.store.far_objects import SlowObjects
 
 
 def test_results_are_in_the_order_of_the_items(bench: Bench) -> None:
@@ -84,3 +94,27 @@ def test_what_a_shard_prints_is_in_the_log_of_its_step(bench: Bench) -> None:
     text = "\n".join(lines(bench.objects, "squares", False))
     assert text.count("squared 3") == 1
     assert text.count("squared 4") == 1
+
+
+def test_results_and_logs_of_shards_are_asked_for_all_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MARIN_TEST_COUNTS", str(tmp_path))
+    objects = SlowObjects(tmp_path / "store")
+    task = Task("t", "step", Target("", "", "", False), str(tmp_path / "store"), "a/step", "0" * 64, "t", {}, {})
+
+    def run(tasks: Sequence[Task]) -> None:
+        for each in tasks:
+            run_shard(objects.near, each)
+            objects.near.create(layout.shard_log(each.key, each.attempt), b"printed\n")
+
+    context = RunContext(objects, task, None, map_runner=run, report=lambda event: None, is_stopping=lambda: False)
+    numbers = list(range(20, 40))
+    assert [each.value for each in context.map(square, [*numbers, 27])] == [number**2 for number in [*numbers, 27]]
+    assert [line for line in capsys.readouterr().out.splitlines() if "printed" in line] == [
+        f"[{20 if number == 27 else number - 20}] printed" for number in numbers
+    ]
+    assert objects.waits < 30
+    objects.waits = 0
+    assert len(context.map(square, numbers)) == 20
+    assert objects.waits < 10

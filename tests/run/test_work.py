@@ -12,6 +12,7 @@ from marin_pipeline.run.work import StoredWork
 from marin_pipeline.store.local_objects import LocalObjects
 from tests.run.sample_steps import resumable
 from tests.run.sessions import Bench, digests, step_folder, value
+from tests.store.far_objects import SlowObjects
 
 
 def test_a_broken_step_goes_on_from_its_finished_parts(bench: Bench) -> None:
@@ -79,3 +80,12 @@ def test_a_name_that_is_a_path_is_refused(work: StoredWork) -> None:
 def test_a_step_function_can_be_tested_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARIN_TEST_COUNTS", str(tmp_path))
     assert resumable.fn(test_context(tmp_path / "context"), parts=2) == ["part 0", "part 1"]
+
+
+def test_which_parts_are_there_is_asked_of_all_at_once(work: StoredWork, tmp_path: Path) -> None:
+    for number in range(20):
+        with work.writing(f"part-{number:02}") as folder:
+            (folder / "x").write_text("whole")
+    objects = SlowObjects(tmp_path)
+    assert StoredWork(objects, "work").items() == [f"part-{number:02}" for number in range(20)]
+    assert objects.waits < 10

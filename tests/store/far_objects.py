@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -76,3 +78,25 @@ class FarObjects(RemoteObjects):
         found = [path.rpartition("/")[2] for operation, path in self.calls if operation in ("download", "blocks")]
         self.calls.clear()
         return found
+
+
+class SlowObjects(FarObjects):
+    """Each read takes a while: what it costs is how many of them wait for each other."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.waits = 0
+        """Reads that began while none went on: as many as one after the other takes in all."""
+        self._reading = 0
+        self._lock = threading.Lock()
+
+    def read(self, path: str) -> Found | None:
+        with self._lock:
+            self.waits += not self._reading
+            self._reading += 1
+        time.sleep(0.05)
+        try:
+            return super().read(path)
+        finally:
+            with self._lock:
+                self._reading -= 1

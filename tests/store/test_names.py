@@ -53,11 +53,11 @@ def test_a_name_stands_for_its_latest_key_and_each_number_for_its_own(objects: O
 def test_keys_are_found_by_six_digits_or_more(objects: ObjectStore) -> None:
     for length in (6, 16, 20, 64):
         assert resolve(objects, B[1][:length]) == B
-        assert list(find_keys(objects, B[1][:length])) == [B]
+        assert find_keys(objects, B[1][:length]) == [B]
     for text in (B[1][:5], "0" * 64, "nothing", "", "@", "wiki@", "a/b/c@2"):
         with pytest.raises(UsageError, match="is no name and no key"):
             resolve(objects, text)
-    assert len(list(find_keys(objects, ""))) == 3
+    assert len(find_keys(objects, "")) == 3
 
 
 @pytest.mark.parametrize("text", ["wiki@0", "wiki@3", "ada/wiki@9"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
+import time
 import uuid
 from pathlib import Path
 
@@ -126,3 +128,15 @@ def test_a_link_to_nothing_in_place_of_a_record_is_told(tmp_path: Path) -> None:
     assert objects.read("a") is None
     with pytest.raises(CorruptOutput, match="/a: is a link to what is not there; delete it"):
         objects.create("a", b"x")
+
+
+def test_reading_a_long_object_takes_time_by_its_length(tmp_path: Path) -> None:
+    with (tmp_path / "long").open("wb") as file:
+        file.truncate(2**27)
+    begun = time.process_time()
+    expected = hashlib.sha256((tmp_path / "long").read_bytes()).hexdigest()
+    once = time.process_time() - begun
+    found = open_objects(str(tmp_path)).read("long")
+    assert time.process_time() - begun - once < 5 * once
+    assert found is not None
+    assert found.version == expected

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ REMEDY = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) of somebody who may read the bucket, and "
     "AWS_REGION; or AWS_SKIP_SIGNATURE=true for one that is open to all"
 )
+AT_ONCE = 16
+"""Questions to the store at the same time."""
 LONGEST = timedelta(days=7)
 """Of one answer; a stall ends it before."""
 
@@ -48,8 +51,28 @@ class AmazonStorage:
         listed: list[Any] = _asked(
             address.url, lambda: [each for batch in self._store.list(address.folder or None) for each in batch]
         )
-        names = sorted(each["path"] for each in listed if address.matches(each["path"]))
+        sizes: dict[str, int] = {}
+        for each in listed:
+            if address.matches(each["path"]):
+                sizes[each["path"]] = max(each["size"], sizes.get(each["path"], 0))
+        empty = [name for name, size in sizes.items() if not size]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            there = list(pool.map(lambda name: _asked(address.url, lambda: self._has(name)), empty))
+        markers = {name for name, is_there in zip(empty, there, strict=True) if not is_there}
+        names = sorted(sizes.keys() - markers)
         return [(name, S3File(self._store, f"s3://{self._bucket}/{name}", name, "")) for name in names]
+
+    def _has(self, name: str) -> bool:
+        """Whether there is an object of this name. A console marks a folder with an empty object `name/`, which obstore
+        lists as `name`.
+        """
+        from obstore.exceptions import NotFoundError
+
+        try:
+            self._store.head(name)
+        except (NotFoundError, FileNotFoundError):
+            return False
+        return True
 
 
 class S3File:

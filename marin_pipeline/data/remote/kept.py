@@ -29,20 +29,23 @@ class Kept:
     def __init__(self, work: Work, part: int = PART) -> None:
         self._work = work
         self._part = part
-        self._there = frozenset(work.items())
+        self._there: dict[str, set[str]] = {}
+        for item in work.items():
+            self._there.setdefault(item.rpartition("-")[0], set()).add(item)
 
     def of(self, place: Place) -> KeptFile:
         """The parts of one file. Its name is no part of theirs: they are of what it is read from."""
         identity = json.dumps([place.shown, place.fixed, self._part])
-        return KeptFile(self._work, self._there, hashlib.sha256(identity.encode()).hexdigest()[:24], self._part)
+        name = hashlib.sha256(identity.encode()).hexdigest()[:24]
+        return KeptFile(self._work, set(self._there.get(name, ())), name, self._part)
 
 
 class KeptFile:
     """The parts of one file."""
 
-    def __init__(self, work: Work, there: frozenset[str], name: str, part: int) -> None:
+    def __init__(self, work: Work, there: set[str], name: str, part: int) -> None:
         self._work = work
-        self._there = set(there)
+        self._there = there
         self._name = name
         self.part = part
         """Bytes of a part."""
@@ -79,9 +82,8 @@ class KeptFile:
     def forget(self) -> None:
         """No part counts any more."""
         for item in sorted(self._there):
-            if item.startswith(f"{self._name}-"):
-                self._work.discard(item)
-                self._there.discard(item)
+            self._work.discard(item)
+        self._there.clear()
 
 
 class _Abandoned(Exception):

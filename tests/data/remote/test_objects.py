@@ -159,6 +159,16 @@ def test_a_pattern_names_objects_of_s3(s3: S3Store) -> None:
     assert [each.path for each in find("s3://corpora/**/?.jsonl")] == ["texts/a.jsonl", "texts/deep/c.jsonl"]
 
 
+def test_a_folder_marker_of_s3_is_no_file_and_an_empty_object_is_one(weed: servers.Server, s3: S3Store) -> None:
+    for marker in ("marked/", "marked/empty/", "marked/full/"):
+        assert servers.answers_status(weed.url, f"/corpora/{marker}", "PUT") == 200
+    obstore.put(s3, "marked/full/a", DATA)
+    obstore.put(s3, "marked/nothing", b"")
+    listed = [each["path"] for batch in s3.list("marked") for each in batch]
+    assert "marked/empty" in listed
+    assert [each.path for each in find("s3://corpora/marked/")] == ["full/a", "nothing"]
+
+
 @pytest.mark.parametrize("url", ["s3://corpora/none", "s3://nowhere/none"])
 def test_an_object_of_s3_that_is_not_there_is_told(s3: S3Store, reader: Reader, url: str) -> None:
     with pytest.raises(InputError, match="no such bucket, object or version; check the address"):

@@ -6,14 +6,19 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from marin_pipeline.core.context import Work
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.remote.http import HttpFile
+from marin_pipeline.data.remote.kept import Kept
 from marin_pipeline.data.remote.transfer import Halted, Patience, Watch
 from tests.data.remote.conftest import Reader, web
 from tests.faults.http_server import OLD, Act, HttpServer, Served
@@ -197,3 +202,25 @@ def test_a_damaged_part_is_read_anew(server: HttpServer, reader: Reader) -> None
     server.asked.clear()
     assert reader.read(web(server))[0] == version(1)
     assert [each.range for each in server.asked] == ["bytes=100-"]
+
+
+class _Parts:
+    """Which parts there are, and nothing in them."""
+
+    def __init__(self, items: list[str]) -> None:
+        self._items = items
+
+    def items(self) -> list[str]:
+        return self._items
+
+
+def test_the_memory_for_the_parts_of_many_files_does_not_grow_with_its_square() -> None:
+    items = [f"{number:024x}-000000" for number in range(500)]
+    kept = Kept(cast(Work, _Parts(items)))
+    place = HttpFile("https://example.org/file", stall=5.0)
+    tracemalloc.start()
+    try:
+        held = [kept.of(place) for _ in items]
+        assert tracemalloc.get_traced_memory()[1] < 1000 * len(held)
+    finally:
+        tracemalloc.stop()
