@@ -19,9 +19,11 @@ from marin_pipeline.store.objects import (
     ObjectInfo,
     ObjectStore,
     ObjectWriter,
+    Told,
     Wanted,
     Written,
     put,
+    untold,
 )
 
 
@@ -112,8 +114,8 @@ class SingleWriter(ObjectStore):
     def forget(self, path: str) -> None:
         self._objects.forget(path)
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
-        return self._objects.publish(path, files)
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
+        return self._objects.publish(path, files, told)
 
     def writer(self, path: str) -> ObjectWriter:
         return self._objects.writer(path)

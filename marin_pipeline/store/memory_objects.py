@@ -14,7 +14,17 @@ from typing import ClassVar
 
 from marin_pipeline.core.artifact import ContentHash, content_digest
 from marin_pipeline.core.errors import StoreError
-from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, ObjectWriter, Wanted, Written
+from marin_pipeline.store.objects import (
+    FileToPublish,
+    Found,
+    ObjectInfo,
+    ObjectStore,
+    ObjectWriter,
+    Told,
+    Wanted,
+    Written,
+    untold,
+)
 
 
 class MemoryObjects(ObjectStore):
@@ -85,13 +95,14 @@ class MemoryObjects(ObjectStore):
     def forget(self, path: str) -> None:
         shutil.rmtree(Path(self._scratch.name) / path, ignore_errors=True)
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         found: list[Written] = []
         for name, file, _ in files:
             data = file.read_bytes()
             with self._lock:
                 self._put(f"{path}/{name}", data)
             found.append(Written(len(data), content_digest(file), None))
+            told(1, len(data))
         return found
 
     def writer(self, path: str) -> ObjectWriter:

@@ -14,8 +14,10 @@ from marin_pipeline.store.objects import (
     ObjectInfo,
     ObjectStore,
     ObjectWriter,
+    Told,
     Wanted,
     Written,
+    untold,
 )
 
 T = TypeVar("T")
@@ -88,7 +90,7 @@ class ReadOnlyObjects(ObjectStore):
     def folder(self, path: str) -> Path:
         self._refuse(path)
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         self._refuse(path)
 
     def writer(self, path: str) -> ObjectWriter:

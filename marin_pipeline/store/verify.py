@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -67,8 +67,17 @@ class Verified:
 class Verifier:
     """Verifies keys of one store, one after the other."""
 
-    def __init__(self, objects: ObjectStore, level: Level) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        level: Level,
+        told: Callable[[Verified, int, int], None] = lambda verified, files, size: None,
+    ) -> None:
+        """Args:
+        told: told of so many more files, and so many more bytes, of an output that have been read.
+        """
         self._objects = objects
+        self._told = told
         self._level = level
         # Folders of other keys and of shards, which several outputs name.
         self._shared = functools.lru_cache(maxsize=1024)(self._listed)
@@ -201,6 +210,8 @@ class Verifier:
             content = ContentHash()
             for block in self._objects.blocks(entry.object):
                 content.update(block)
+                self._told(verified, 0, len(block))
+            self._told(verified, 1, 0)
         except NoAnswer:  # it says nothing of the bytes
             raise
         except (OSError, StoreError) as error:

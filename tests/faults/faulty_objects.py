@@ -25,9 +25,11 @@ from marin_pipeline.store.objects import (
     ObjectInfo,
     ObjectStore,
     ObjectWriter,
+    Told,
     Wanted,
     Written,
     explain_os_error,
+    untold,
 )
 
 T = TypeVar("T")
@@ -164,8 +166,8 @@ class FaultyObjects(ObjectStore):
     def forget(self, path: str) -> None:
         self._objects.forget(path)
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
-        return self._do("publish", path, lambda: self._objects.publish(path, files))
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
+        return self._do("publish", path, lambda: self._objects.publish(path, files, told))
 
     def writer(self, path: str) -> ObjectWriter:
         return self._do("writer", path, lambda: self._objects.writer(path))
