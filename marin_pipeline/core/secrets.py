@@ -54,12 +54,19 @@ class Secret(Reference):
         Raises:
             InputError: when the variable is not set, or is too short to be told from ordinary text.
         """
-        self.refuse_short()
-        found = os.environ.get(self.name)
-        if not found:
-            raise InputError(f"the secret {self.name} is not set; export {self.name}=... where the step runs")
+        self.refuse_unusable()
         _look(self.name)
-        return found
+        return os.environ[self.name]
+
+    def refuse_unusable(self) -> None:
+        """Check that the value is set, and long enough to be found in what a step writes.
+
+        Raises:
+            InputError: when it is not.
+        """
+        if not os.environ.get(self.name):
+            raise InputError(f"the secret {self.name} is not set; export {self.name}=... where the step runs")
+        self.refuse_short()
 
     def refuse_short(self) -> None:
         """Check that the value, when it is set, is long enough to be found in what a step writes.
@@ -87,6 +94,11 @@ _known: dict[str, set[str]] = {}
 """Every value that a secret was seen to have here, by name: a step may change its environment."""
 _redactors: dict[frozenset[str], Redactor] = {}
 """By the names that they know."""
+
+
+def any_secrets() -> bool:
+    """Whether this process knows of any."""
+    return bool(_known)
 
 
 def know(*names: str) -> None:
