@@ -447,7 +447,7 @@ def stream_aside() -> TextIO:
 
 def _stopped_line(result: RunResult) -> str:
     """What a run that was asked to stop has left."""
-    from marin_pipeline.run.plan import few
+    from marin_pipeline.run.words import few
 
     waiting = sum(settled.outcome == "blocked" and not settled.stopped for settled in result.settled.values())
     left = [few(result.stopped)] if result.stopped else []

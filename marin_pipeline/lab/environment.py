@@ -26,6 +26,7 @@ from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.visible import OutputLost
 from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.run.installed import packages as installed
+from marin_pipeline.run.words import few
 from marin_pipeline.store.origins import Origin, Package
 
 How = Literal["auto", "present", "recorded"]
@@ -81,13 +82,7 @@ class Environment:
             yield f"not in the environment, as no index has them: {', '.join(self.skipped)}"
         left = [each for each in self.differences if each.name not in self.skipped]
         if left:
-            yield f"packages that differ from the record: {named(left)}"
-
-
-def named(changes: Collection[object]) -> str:
-    """Some changes for people; more than a few are counted."""
-    shown = ", ".join(str(each) for each in list(changes)[:NAMED])
-    return shown if len(changes) <= NAMED else f"{shown} and {len(changes) - NAMED} more"
+            yield f"packages that differ from the record: {few(left, NAMED)}"
 
 
 def choose(origin: Origin, how: How, own: Collection[str], tell: Callable[[str], None]) -> Environment:
@@ -110,7 +105,7 @@ def choose(origin: Origin, how: How, own: Collection[str], tell: Callable[[str],
         return Environment(sys.executable, False, tuple(found))
     if how == "auto":
         python = "" if minor(origin.python) == present else f"Python {origin.python} → {sys.version.split()[0]}; "
-        tell(f"the environment is not the recorded one: {python}{named(versions)}".removesuffix("; "))
+        tell(f"the environment is not the recorded one: {python}{few(versions, NAMED)}".removesuffix("; "))
     return _built(origin.python, wanted, tell)
 
 

@@ -21,11 +21,9 @@ from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, Us
 from marin_pipeline.core.visible import say, visible
 from marin_pipeline.lab.agreement import contradictions
 from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
-from marin_pipeline.lab.share import bundle_of, listed
-from marin_pipeline.run.figures import counted
-from marin_pipeline.run.plan import few
-from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.lab.share import bundle_of, in_lines
 from marin_pipeline.run.selection import find_step
+from marin_pipeline.run.words import bytes_text, counted, few
 from marin_pipeline.store.commit import Look, look_many
 from marin_pipeline.store.conditions import writable
 from marin_pipeline.store.copying import copy_output
@@ -164,7 +162,7 @@ class Pull:
         """Hold the bundle against the store."""
         problems = contradictions(self._source, bundle.steps)
         if problems:
-            raise NotTaken(f"{self._source.url}: is not as the bundle says; nothing was taken\n{listed(problems)}")
+            raise NotTaken(f"{self._source.url}: is not as the bundle says; nothing was taken\n{in_lines(problems)}")
 
     def _refuse_others(self, wanted: Sequence[BundledStep], here: Mapping[str, Look]) -> None:
         """Outputs that are here stay; one that is damaged is no output."""

@@ -29,9 +29,9 @@ from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
 from marin_pipeline.lab.pull import read_bundle
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
-from marin_pipeline.lab.share import listed
+from marin_pipeline.lab.share import in_lines
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
-from marin_pipeline.run.figures import counted
+from marin_pipeline.run.words import counted
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
@@ -223,7 +223,7 @@ def _check(source: ObjectStore, bundle: Bundle, work: Work, reporter: Reporter) 
     problems = contradictions(source, [step.step for step in work.covered])
     if problems:
         shared = f"; it was shared from {bundle.source}, which --from can name" if bundle.source != source.url else ""
-        raise CorruptOutput(f"{source.url}: is not as the bundle says{shared}\n{listed(problems)}")
+        raise CorruptOutput(f"{source.url}: is not as the bundle says{shared}\n{in_lines(problems)}")
     reporter.tell(f"{counted(len(work.covered), 'step')} checked against {source.url}")
 
 

@@ -16,9 +16,8 @@ from marin_pipeline.core.key import key_of
 from marin_pipeline.core.visible import say, say_plainly
 from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.lab.bundle import Bundle, BundledStep, is_name
-from marin_pipeline.run.figures import counted
-from marin_pipeline.run.plan import few
 from marin_pipeline.run.selection import find_step
+from marin_pipeline.run.words import counted, few, listed
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.copying import checked_spec
@@ -89,7 +88,7 @@ def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
     problems = [*gathered.problems, *_stale(steps)] or _damage(objects, steps)
     if problems:
         what = f"{id} {key[:8]} cannot be shared, since not all is sound that it was made from"
-        raise NotShared(f"{what}:\n{listed(problems)}")
+        raise NotShared(f"{what}:\n{in_lines(problems)}")
     origins = {digest: read_origin(objects, digest) for digest in sorted({step.commit.origin for step in steps} - {""})}
     files = _sizes(
         objects, {each for step in steps if step.commit.origin for each in file_digests(step.commit.arguments)}
@@ -109,10 +108,9 @@ def _names(known: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in known if is_name(name)))
 
 
-def listed(problems: Sequence[str]) -> str:
+def in_lines(problems: Sequence[str]) -> str:
     """Problems a line each, the first of them where they are many."""
-    more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-    return "\n".join(f"  {each}" for each in [*problems[:SHOWN], *more])
+    return "\n".join(listed([f"  {each}" for each in problems], SHOWN, ""))
 
 
 class _Gathered:

@@ -19,9 +19,9 @@ from marin_pipeline.core.paths import relative_path
 from marin_pipeline.core.secrets import redacted
 from marin_pipeline.core.step import Declaration
 from marin_pipeline.run.chains import nearest_state
-from marin_pipeline.run.figures import counted
 from marin_pipeline.run.shards import StoredShard, plan_shards, read_shard, run_shard
 from marin_pipeline.run.task import Target, Task
+from marin_pipeline.run.words import counted
 from marin_pipeline.run.work import StoredWork
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import VALUE, Entry, files_below, publish_all

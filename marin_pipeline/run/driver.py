@@ -31,9 +31,10 @@ from marin_pipeline.run.disclosure import refuse_disclosed
 from marin_pipeline.run.earlier import EarlierResults
 from marin_pipeline.run.options import Options, default_prefix, given_substitutes
 from marin_pipeline.run.outcome import Notice, Settled
-from marin_pipeline.run.plan import Plan, Policy, few, is_drifted, plan
+from marin_pipeline.run.plan import Plan, Policy, is_drifted, plan
 from marin_pipeline.run.recorder import Recorder
 from marin_pipeline.run.transfer import Budget, Transfers, transfers_of
+from marin_pipeline.run.words import few
 from marin_pipeline.store.commit import Look, look, look_many
 from marin_pipeline.store.location import HERE, machine_region
 from marin_pipeline.store.names import owner, resolve

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from marin_pipeline.core.canonical import TAG, Tree, dumps
 from marin_pipeline.core.marks import marks_of
+from marin_pipeline.run.words import few
 
 Kind = Literal[
     "new",
@@ -283,5 +284,4 @@ def compare_code(old: Mapping[str, str], new: Mapping[str, str]) -> list[PieceCh
 
 def code_text(moved: Sequence[PieceChange]) -> str:
     """The pieces of code that differ, for people, in a few words."""
-    shown = ", ".join(piece.name for piece in moved[:3]) or "its classes"
-    return shown if len(moved) <= 3 else f"{shown} and {len(moved) - 3} more"
+    return few([piece.name for piece in moved]) or "its classes"

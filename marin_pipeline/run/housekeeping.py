@@ -16,9 +16,8 @@ from pathlib import Path
 from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.core.visible import say, visible
 from marin_pipeline.run.adoption import Content, adopt
-from marin_pipeline.run.figures import counted
-from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step
+from marin_pipeline.run.words import bytes_text, counted, moment
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import duration, now
 from marin_pipeline.store.commit import Invalidation, invalidate, look, look_many
@@ -55,8 +54,8 @@ def name(objects: ObjectStore, words: Sequence[str], drop: str | None, as_json: 
                 tree = {"name": str(record), "id": record.id, "key": record.key, "at": record.at}
                 yield json.dumps({**tree, "root": root})
             else:
-                when = record.at[:16].replace("T", " ")
-                yield f"{record.number:>4}  {record.key[:8]}  {when}  {record.id}{'  root' if root else ''}"
+                mark = "  root" if root else ""
+                yield f"{record.number:>4}  {record.key[:8]}  {moment(record.at)}  {record.id}{mark}"
     else:
         raise UsageError("name takes a key and a name (`name KEY NAME`), or one name (`name NAME`)")
 

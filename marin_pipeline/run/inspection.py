@@ -12,9 +12,8 @@ from pathlib import PurePath
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.run.explain import artifact_of
-from marin_pipeline.run.plan import few
-from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step, running, waiting_keys
+from marin_pipeline.run.words import bytes_text, few, moment
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, Invalidation, Look, acceptances, look, look_many, read_invalidation
 from marin_pipeline.store.names import current_names, find_keys
@@ -86,7 +85,7 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
         yield f"ended      commit {before}: {_why(ended)}"
     for each in accepted:
         why = each.reason or "no reason given"
-        yield f"accepted   commit {each.number}, code {each.code[:8]}: {why}, {_minute(each.at)}"
+        yield f"accepted   commit {each.number}, code {each.code[:8]}: {why}, {moment(each.at)}"
     yield f"spec       {objects.url}/{layout.spec(id, key)}" if spec else "spec       none: it has not been tried"
     for name, value in (found.commit.arguments if found.commit else arguments or {}).items():
         yield f"argument   {name} = {_cut(_text(value, first))}"
@@ -94,7 +93,7 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
         yield f"damage     {found.damage}"
     if found.failure is not None and found.commit is None:
         failure = found.failure
-        yield f"failure    {failure.message} ({failure.kind}, {_minute(failure.at)}, attempt {failure.attempt})"
+        yield f"failure    {failure.message} ({failure.kind}, {moment(failure.at)}, attempt {failure.attempt})"
     if found.commit is not None:
         yield from _output(objects, id, key, found.commit, first)
 
@@ -157,13 +156,7 @@ def _origin_tree(objects: ObjectStore, commit: Commit | None) -> Tree:
 
 
 def _why(ended: Invalidation) -> str:
-    return (
-        f"{ended.reason}: {ended.text}, {_minute(ended.at)}" if ended.text else f"{ended.reason}, {_minute(ended.at)}"
-    )
-
-
-def _minute(time: str) -> str:
-    return time[:16].replace("T", " ")
+    return f"{ended.reason}: {ended.text}, {moment(ended.at)}" if ended.text else f"{ended.reason}, {moment(ended.at)}"
 
 
 def _artifact(key: str, names: Mapping[str, str]) -> str:
@@ -196,7 +189,7 @@ def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
     names, waiting, keys = current_names(objects), waiting_keys(objects), find_keys(objects, "")
     looks = look_many(objects, keys)
     if not as_json and sys.stdout.isatty():
-        yield f"{'status':<12}{'key':<8}  {'made':<37}  step  names"
+        yield f"{'status':<12}{'key':<8}  {'made':<40}  step  names"
     for id, key in keys:
         found = looks[key]
         commit, failure, known = found.commit, found.failure, names.get(key, [])
@@ -214,10 +207,10 @@ def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
             continue
         made_text = ""
         if commit is not None:
-            made_text = f"{_minute(commit.finished)} {commit.seconds:>8.1f} s {bytes_text(commit.bytes):>9}"
+            made_text = f"{moment(commit.finished)} {commit.seconds:>8.1f} s {bytes_text(commit.bytes):>9}"
         elif status == "failed" and failure is not None:
-            made_text = f"{_minute(failure.at)} {failure.kind}"
-        yield f"{status:<12}{key[:8]}  {made_text:<37}  {id}  {', '.join(known)}".rstrip()
+            made_text = f"{moment(failure.at)} {failure.kind}"
+        yield f"{status:<12}{key[:8]}  {made_text:<40}  {id}  {', '.join(known)}".rstrip()
         if commit is not None and commit.unpinned:
             yield f"  unpinned: {', '.join(commit.unpinned)}"
         if found.fallen:

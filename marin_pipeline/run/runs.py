@@ -12,11 +12,11 @@ from functools import partial
 from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
 from marin_pipeline.core.visible import say
 from marin_pipeline.run.difference import KeyDifference, RunDifference
-from marin_pipeline.run.figures import counted
 from marin_pipeline.run.history import RunAt, RunRecord, all_runs
 from marin_pipeline.run.movement import moving
 from marin_pipeline.run.options import lease_life
 from marin_pipeline.run.selection import find_step
+from marin_pipeline.run.words import counted, moment
 from marin_pipeline.store.lease import is_alive
 from marin_pipeline.store.objects import ObjectStore
 
@@ -86,12 +86,11 @@ def _line(run: RunAt, record: RunRecord, silent: Mapping[str, float]) -> str:
     told = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items())) or counted(
         len(record.steps), "step"
     )
-    started = record.started[:19].replace("T", " ")
     state = "silent" if run.name in silent else run.state(record)
     if run.name in silent and record.process is not None:
         where = f"{record.process.host}, process {record.process.pid}"
         told += f"; no end is recorded, and {where} holds no lease that it has renewed within {silent[run.name]:.0f} s"
-    return f"{run.name:<32}{started}  {record.owner:<12}{state:<9}{told}"
+    return f"{run.name:<32}{moment(record.started)}  {record.owner:<12}{state:<9}{told}"
 
 
 def find_run(objects: ObjectStore, selector: str) -> RunAt | None:

@@ -22,8 +22,9 @@ from marin_pipeline.core.visible import say, visible
 from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.outcome import Notice
-from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Plan, PlannedNode, few, summary_line
-from marin_pipeline.run.transfer import Transfers, bytes_text
+from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Plan, PlannedNode, summary_line
+from marin_pipeline.run.transfer import Transfers
+from marin_pipeline.run.words import bytes_text, counted, few
 from marin_pipeline.store.output import CommittedOutput
 
 if TYPE_CHECKING:
@@ -75,12 +76,12 @@ def plan_lines(plan: Plan, title: str, store: str, whole: bool = False, undone: 
     hidden = undone or (0 if whole or cached <= QUIET_LINES else cached)
     fetched = [] if whole or len(plan.fetches) <= QUIET_LINES else plan.fetches
     if hidden and not undone:
-        lines.append(f"{'cached':<9}({hidden} steps)")
+        lines.append(f"{'cached':<9}({counted(hidden, 'step')})")
     for place, sizes in _by_place(fetched).items():
-        lines.append(f"{'run':<9}({len(sizes)} steps)  from {place}, {bytes_text(sum(sizes))}")
-    counted = {planned.node.key for planned in fetched}
+        lines.append(f"{'run':<9}({counted(len(sizes), 'step')})  from {place}, {bytes_text(sum(sizes))}")
+    summed = {planned.node.key for planned in fetched}
     for planned in shown:
-        if planned.node.key not in counted and (planned.status != "cached" or not hidden):
+        if planned.node.key not in summed and (planned.status != "cached" or not hidden):
             cone = cones.by_root.get(planned.node.key)
             lines.append(_plan_line(planned) + ("" if cone is None else f"  {cone}"))
     return lines
