@@ -35,7 +35,7 @@ class Explanation:
             found = Earlier(node.key, commit, node.id, node.declaration.step.version)  # only its code can differ
         self._earlier: Earlier | None = found
         self._label = "" if found is None else name_with_number(objects, node.name, found.key)
-        self._compared = None if found is None or found.commit is None else Comparison.of(node, found)
+        self._compared = None if found is None else Comparison.of(node, found)
 
     def _changes(self) -> list[Change]:
         return [] if self._compared is None else list(changes(dict(self._compared.old), dict(self._compared.new)))
@@ -43,15 +43,14 @@ class Explanation:
     def tree(self) -> Tree:
         """The line of `explain --json`: that of the plan, the reasons as data, and every difference."""
         found, compared = self._earlier, self._compared
-        commit = None if found is None else found.commit
         return {
             **self._planned.tree(),
             "reasons": [
                 {**reason.tree(), "text": f"{reason}{self._because(reason)}"} for reason in self._planned.reasons
             ],
             "compared_with": None
-            if found is None or commit is None
-            else {"name": self._label, "id": found.step, "key": found.key, "made": commit.finished},
+            if found is None
+            else {"name": self._label, "id": found.step, "key": found.key, "made": found.commit.finished},
             "changes": [
                 {
                     "path": change.path,
@@ -93,7 +92,7 @@ class Explanation:
         reasons = [f"  {reason}{self._because(reason)}" for reason in planned.reasons]
         yield from listed(reasons or ["  done, and nothing that it depends on has changed"], MANY_REASONS)
         yield from self._of_the_output()
-        if self._compared is not None and self._earlier is not None and self._earlier.commit is not None:
+        if self._compared is not None and self._earlier is not None:
             made = moment(self._earlier.commit.finished)
             key = self._earlier.key[:8]
             yield f"compared with {self._label}{'' if self._label == key else f' ({key})'}, made {made}"

@@ -27,8 +27,7 @@ class Earlier:
     """An earlier result to compare with."""
 
     key: str
-    commit: Commit | None
-    """None when that key has none."""
+    commit: Commit
     step: str
     """Id of the step that made it."""
     version: int | None
@@ -369,9 +368,9 @@ def _why(
     if moved:
         return tuple(Reason("input", name) for name in moved)
     found = earlier(node)
-    if found is None or found.commit is None:
+    if found is None:
         running = [each.node.name for each in dependencies if each.is_made]
-        if found is None and earlier.exhausted:
+        if earlier.exhausted:
             return (Reason("new", text="not compared, since so many steps are new"),)
         return (Reason("new"),) if not running else (Reason("new", text=f"after {few(running)}"),)
     changed = Comparison.of(node, found)
@@ -398,9 +397,8 @@ class Comparison:
 
     @classmethod
     def of(cls, node: Node, earlier: Earlier) -> Comparison:
-        """Compare a declared step with an earlier result that has a commit."""
+        """Compare a declared step with an earlier result."""
         declaration = node.declaration
-        assert earlier.commit is not None  # only results with a commit are found
         version = declaration.step.version
         pieces: list[PieceChange] = []
         if earlier.commit.code != declaration.code.digest:
