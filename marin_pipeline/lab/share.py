@@ -16,6 +16,7 @@ from marin_pipeline.core.key import key_of
 from marin_pipeline.core.visible import say, say_plainly
 from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.lab.bundle import Bundle, BundledStep, is_name
+from marin_pipeline.lab.unpinned import unpinned_sources
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.run.words import counted, few, listed
 from marin_pipeline.store import layout
@@ -227,9 +228,10 @@ def warnings(bundle: Bundle) -> Iterator[str]:
             f"nothing says with which code {few(unknown)} was made (by an earlier version): it can be pulled and "
             "verified, and not reproduced; --force makes it again"
         )
-    unpinned = [step.label for step in bundle.steps if step.commit.unpinned]
-    if unpinned:
-        yield f"{few(unpinned)} read what no key fixes: whoever makes it again may get other bytes"
+    for source in unpinned_sources(bundle.steps):
+        rests = counted(len(source.rests), "step rests", "steps rest")
+        on_it = f"; {rests} on it" if source.rests else ""
+        yield f"{source.step.label} reads what no key fixes: whoever makes it again may get other bytes{on_it}"
     states = {git for origin in bundle.origins.values() if (git := origin.git) and git.is_dirty}
     for git in sorted(states, key=lambda each: (each.commit, each.note, each.untracked, each.patch or "")):
         told: list[str] = []

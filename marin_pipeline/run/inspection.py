@@ -11,9 +11,9 @@ from pathlib import PurePath
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, UsageError
-from marin_pipeline.run.explain import artifact_of
+from marin_pipeline.run.explain import artifact_of, shown, tag_of
 from marin_pipeline.run.selection import find_step, running, waiting_keys
-from marin_pipeline.run.words import bytes_text, few, moment
+from marin_pipeline.run.words import bytes_text, counted, few, moment
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, Invalidation, Look, acceptances, look, look_many, read_invalidation
 from marin_pipeline.store.names import current_names, find_keys
@@ -174,10 +174,27 @@ def _text(value: Tree, names: Mapping[str, str]) -> str:
     if key is not None:
         return _artifact(key, names) + (f"/{value['path']}" if "path" in value else "")
     if isinstance(value, list):
+        files = [_file_text(each) for each in value]
+        if files and all(files):
+            return f"{counted(len(files), 'file')}: {few(files)}"
         return f"[{', '.join(_text(each, names) for each in value)}]"
+    if isinstance(value, dict) and "~data" in value:
+        fields = (f"{name}={_text(each, names)}" for name, each in value["fields"].items())
+        return _file_text(value) or f"{value['~data'].rpartition(':')[2]}({', '.join(fields)})"
+    if isinstance(value, dict) and tag_of(value) is not None:
+        return shown(value, names)
     if isinstance(value, dict):
         return f"{{{', '.join(f'{json.dumps(name)}: {_text(each, names)}' for name, each in value.items())}}}"
     return json.dumps(value)
+
+
+def _file_text(value: Tree) -> str:
+    """Path and size of a dataclass that describes a file; empty for anything else."""
+    fields = value["fields"] if isinstance(value, dict) and "~data" in value else {}
+    path, size = fields.get("path"), fields.get("size")
+    if not isinstance(path, str) or not isinstance(size, int) or isinstance(size, bool):
+        return ""
+    return f"{path} ({bytes_text(size)})"
 
 
 def _cut(text: str) -> str:
