@@ -339,6 +339,10 @@ CHUNK = 64 * 2**20
 """Bytes of a chunk. A larger file is identified by the sha256 of its chunks' digests: parts are hashed apart."""
 
 
+_BLOCK = 2**20
+"""Bytes of a file that are read at a time."""
+
+
 class ContentHash:
     """sha256 of content that comes in pieces, as `content_digest` gives it for a file."""
 
@@ -370,14 +374,16 @@ class ContentHash:
 
 
 def content_digest(path: Path) -> str:
-    """sha256 of a file, 64 hex; above 64 MiB the sha256 of the digests of its 64 MiB chunks."""
-    with path.open("rb") as file:
+    """sha256 of a file, 64 hex; above 64 MiB the sha256 of the digests of its 64 MiB chunks. Many threads may do this
+    at the same time: each holds a block of the file, and not a chunk.
+    """
+    with path.open("rb", buffering=0) as file:
         if os.fstat(file.fileno()).st_size <= CHUNK:
             return hashlib.file_digest(file, "sha256").hexdigest()
-        outer = hashlib.sha256()
-        while chunk := file.read(CHUNK):
-            outer.update(hashlib.sha256(chunk).digest())
-        return outer.hexdigest()
+        content, block = ContentHash(), memoryview(bytearray(_BLOCK))
+        while size := file.readinto(block):
+            content.update(block[:size])
+        return content.hexdigest()
 
 
 class LocalFile(File):

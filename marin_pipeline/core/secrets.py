@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
@@ -92,8 +93,10 @@ class Secret(Reference):
 
 _known: dict[str, set[str]] = {}
 """Every value that a secret was seen to have here, by name: a step may change its environment."""
-_redactors: dict[frozenset[str], Redactor] = {}
-"""By the names that they know."""
+_redactors: dict[frozenset[tuple[str, str]], Redactor] = {}
+"""By the names and values that they know: threads ask for them."""
+_lock = threading.RLock()
+"""Held while a value is added; a signal's handler may find its own thread in it."""
 
 
 def any_secrets() -> bool:
@@ -110,8 +113,8 @@ def know(*names: str) -> None:
 def _look(name: str) -> None:
     value = os.environ.get(name, "").strip()
     if len(value) >= SHORTEST and value not in _known[name]:
-        _known[name] = _known[name] | {value}
-        _redactors.clear()
+        with _lock:
+            _known[name] = _known[name] | {value}
 
 
 def redactor(names: Iterable[str] | None = None) -> Redactor | None:
@@ -120,13 +123,16 @@ def redactor(names: Iterable[str] | None = None) -> Redactor | None:
     for name in wanted:
         _known.setdefault(name, set())
         _look(name)
-    if not any(_known[name] for name in wanted):
+    values = {name: _known[name] for name in wanted if _known[name]}
+    if not values:
         return None
-    if wanted not in _redactors:
+    pairs = frozenset((name, value) for name, each in values.items() for value in each)
+    found = _redactors.get(pairs)
+    if found is None:
         from marin_pipeline.core.redaction import Redactor  # most runs have no secrets
 
-        _redactors[wanted] = Redactor({name: _known[name] for name in wanted if _known[name]})
-    return _redactors[wanted]
+        found = _redactors[pairs] = Redactor(values)
+    return found
 
 
 @overload

@@ -237,8 +237,8 @@ def write_lock(folder: Path, lock: CodeLock) -> None:
         write_whole(path, lock.dumps().encode())
     except OSError as error:
         raise InputError(
-            f"{path}: the lock of code cannot be written ({error.strerror}), and is as it was; make the folder "
-            "writable, and run `marin-pipeline code accept` again"
+            f"{path}: the lock of code cannot be written ({error.strerror}), and is as it was; mend that, and run "
+            "`marin-pipeline code accept` again"
         ) from error
 
 

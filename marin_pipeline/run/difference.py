@@ -7,7 +7,6 @@ code is imported and no file of an output is opened.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput
+from marin_pipeline.store.records import spec_tree
 
 _KEY16 = re.compile(r"[0-9a-f]{16}")
 
@@ -64,12 +64,12 @@ class Sides:
         if key not in self._known:
             id = id or self._ids.get(key[: layout.SHORT], "")
             found = self._objects.read(layout.spec(id, key)) if id else None
+            where = f"{self._objects.url}/{layout.spec(id, key)}" if id else ""
             if found is not None and hashlib.sha256(found.data).hexdigest() != key:
-                where = f"{self._objects.url}/{layout.spec(id, key)}"
                 raise CorruptOutput(
                     f"{where}: its bytes are not those of the key {key[:8]}; delete it, a run writes it again"
                 )
-            spec = None if found is None else json.loads(found.data)
+            spec = None if found is None else spec_tree(found.data, where)
             commit = look(self._objects, id, key).commit if id else None
             self._known[key] = Side(id, key, spec, commit)
         return self._known[key]

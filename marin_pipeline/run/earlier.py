@@ -22,6 +22,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.commit import look, read_commit
 from marin_pipeline.store.names import latest_of_name, latest_record, owner
 from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.records import spec_tree
 
 RUNS = 8
 """Last runs of the experiment that are asked for a name, at most: one may have been of a part of the graph only."""
@@ -144,7 +145,7 @@ class EarlierResults:
             # Here a damaged record costs an explanation only; the run itself tells of it when it needs it.
             with suppress(CorruptOutput, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 if found is not None and hashlib.sha256(found.data).hexdigest().startswith(short):
-                    spec = json.loads(found.data)
+                    spec = spec_tree(found.data, layout.spec(id, key))
                     seen = look(self._objects, id, key)
                     commit = seen.commit
                     if commit is None and seen.number > 1:

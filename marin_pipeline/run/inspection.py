@@ -20,6 +20,7 @@ from marin_pipeline.store.names import current_names, find_keys
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.origins import read_origin
 from marin_pipeline.store.output import CommittedOutput
+from marin_pipeline.store.records import spec_tree
 
 
 def _found(objects: ObjectStore, selector: str) -> tuple[str, str, Look]:
@@ -47,12 +48,7 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
     """What is known of one key."""
     id, key, found = _found(objects, selector)
     spec = objects.read(layout.spec(id, key))
-    try:
-        arguments = json.loads(spec.data)["arguments"] if spec else None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CorruptOutput(
-            f"{objects.url}/{layout.spec(id, key)}: not a spec ({error}); delete it, a run writes it again"
-        ) from error
+    arguments = spec_tree(spec.data, f"{objects.url}/{layout.spec(id, key)}")["arguments"] if spec else None
     # The end of the commit before the current one: why it was made again.
     before = found.number - 1
     ended = read_invalidation(objects, id, key, before) if before else None

@@ -53,7 +53,7 @@ class Ready:
             return claimed, None
         return claimed, adopt(objects, self.node, claimed, attempt_name(), self.inputs, now())
 
-    def task(self, claimed: Claim, prefix: str, commits: Mapping[str, tuple[Node, Commit]], run: str) -> Task:
+    def task(self, claimed: Claim, objects: ObjectStore, commits: Mapping[str, tuple[Node, Commit]], run: str) -> Task:
         """What is to be run now.
 
         Args:
@@ -66,7 +66,7 @@ class Ready:
             self.node,
             attempt=attempt_name(),
             number=number,
-            prefix=prefix,
+            objects=objects,
             commits=commits,
             inputs=self.inputs,
             salt=salt if self.forced or claimed.look.begins_anew else "",

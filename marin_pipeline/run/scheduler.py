@@ -333,7 +333,7 @@ class Scheduler:
                 for key in node.depends_on
                 if (commit := self._settled[key].commit) is not None
             }
-            task = ready.task(claimed, self._objects.url, commits, self._run)
+            task = ready.task(claimed, self._objects, commits, self._run)
             if ready.forced and not ready.cleared:
                 self._objects.delete(task.work)
                 ready.cleared = True

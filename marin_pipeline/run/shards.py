@@ -198,6 +198,7 @@ def plan_shards(step: Task, fn: Callable[..., Any], items: Iterable[Any], common
                 salt=step.salt,
                 name=f"{step.name}[{index}]",
                 secrets=step.secrets,
+                single_writer=step.single_writer,
             )
         )
     return tasks

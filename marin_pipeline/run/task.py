@@ -90,6 +90,9 @@ class Task:
     """Of the step on screen."""
     secrets: tuple[str, ...] = ()
     """Names of the secrets that it gets; a shard has those of its step."""
+    single_writer: bool = False
+    """What is there is looked at before each conditional write, as `--single-writer` asks where the store keeps none.
+    """
 
     def tree(self) -> Tree:
         """The task as JSON values."""
@@ -129,7 +132,7 @@ def task_of(
     *,
     attempt: str,
     number: int,
-    prefix: str,
+    objects: ObjectStore,
     commits: Mapping[str, tuple[Node, Commit]],
     inputs: Mapping[str, InputRecord],
     salt: str,
@@ -149,7 +152,7 @@ def task_of(
         task=attempt,
         kind="step",
         target=target_of(declaration.step.fn),
-        prefix=prefix,
+        prefix=objects.url,
         id=node.id,
         key=node.key,
         attempt=attempt,
@@ -163,6 +166,7 @@ def task_of(
         jax=node.artifact.resources.jax,
         name=node.name,
         secrets=secret_names(call),
+        single_writer=objects.single_writer,
     )
 
 

@@ -91,6 +91,10 @@ class Worker:
         """Run one task and say how it ended."""
         try:
             objects = open_objects(task.prefix)
+            if task.single_writer:
+                from marin_pipeline.store.conditions import SingleWriter  # few stores need it
+
+                objects = SingleWriter(objects)
             is_step = task.kind == "step"
             with uploading(objects, log_of(task), at_once=is_step) as log, descriptors_to(log, task.secrets):
                 finished = self._run_here(objects, task)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import CacheError, CorruptOutput, StoreError, UsageError
-from marin_pipeline.store.digests import is_known, note_digest
+from marin_pipeline.store.digests import MOST, is_known, note_digest
 from marin_pipeline.store.objects import FULL, DiskFull
 from marin_pipeline.store.own_folder import locked, own_folder
 from marin_pipeline.store.sizes import parse_size
@@ -126,6 +126,7 @@ class Cache:
         self._unseen = float("inf")
         self._coming = 0
         self._contents: dict[Path, str] = {}
+        """What was first asked for at a place, of some last ones: `MOST` at most."""
         self._folders: set[str] = set()
 
     def check(self) -> None:
@@ -175,6 +176,8 @@ class Cache:
         """Where this process has an object: below one folder as in the store, so that a folder there is one here."""
         store = sha256(objects.url.encode()).hexdigest()[:16]
         place = Path(f"{self._own}/{store}/{objects.checked(each.path)}")
+        if len(self._contents) >= MOST:
+            self._contents.clear()
         if self._contents.setdefault(place, each.sha256) != each.sha256:  # a manifest says otherwise: one is damaged
             place = self._own / sha256(f"{store} {each.sha256}".encode()).hexdigest()[:16] / each.path
         return place
@@ -199,6 +202,8 @@ class Cache:
         folder = os.path.dirname(path)
         if folder not in self._folders:
             os.makedirs(folder, exist_ok=True)
+            if len(self._folders) >= MOST:
+                self._folders.clear()
             self._folders.add(folder)
         return path
 

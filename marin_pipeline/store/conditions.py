@@ -7,24 +7,12 @@ write over it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.cache import check_cache
-from marin_pipeline.store.objects import (
-    FileToPublish,
-    Found,
-    ObjectInfo,
-    ObjectStore,
-    ObjectWriter,
-    Told,
-    Wanted,
-    Written,
-    put,
-    untold,
-)
+from marin_pipeline.store.forwarding import Forwarding
+from marin_pipeline.store.objects import ObjectStore, put
 
 
 def writable(objects: ObjectStore, *, single_writer: bool) -> ObjectStore:
@@ -75,22 +63,12 @@ def _ignored(objects: ObjectStore, path: str) -> str:
             objects.delete(path)
 
 
-class SingleWriter(ObjectStore):
+class SingleWriter(Forwarding):
     """Another store, which is looked at before each conditional write: right as long as nobody else writes."""
 
     def __init__(self, objects: ObjectStore) -> None:
-        self._objects = objects
-        self.url = objects.url
-        self.shared = objects.shared
-        self.parallel = objects.parallel
-        self.in_place = objects.in_place
-        self.longest = objects.longest
-
-    def is_there(self) -> bool:
-        return self._objects.is_there()
-
-    def read(self, path: str) -> Found | None:
-        return self._objects.read(path)
+        super().__init__(objects)
+        self.single_writer = True
 
     def create(self, path: str, data: bytes) -> str | None:
         return None if self._objects.read(path) is not None else self._objects.create(path, data)
@@ -98,36 +76,3 @@ class SingleWriter(ObjectStore):
     def swap(self, path: str, data: bytes, version: str) -> str | None:
         found = self._objects.read(path)
         return None if found is None or found.version != version else self._objects.swap(path, data, version)
-
-    def delete(self, path: str) -> None:
-        self._objects.delete(path)
-
-    def list(self, folder: str) -> list[ObjectInfo]:
-        return self._objects.list(folder)
-
-    def names(self, folder: str) -> list[str]:
-        return self._objects.names(folder)
-
-    def folder(self, path: str) -> Path:
-        return self._objects.folder(path)
-
-    def forget(self, path: str) -> None:
-        self._objects.forget(path)
-
-    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
-        return self._objects.publish(path, files, told)
-
-    def writer(self, path: str) -> ObjectWriter:
-        return self._objects.writer(path)
-
-    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        return self._objects.blocks(path, start, stop)
-
-    def info(self, path: str) -> ObjectInfo | None:
-        return self._objects.info(path)
-
-    def is_at_hand(self, wanted: Wanted) -> bool:
-        return self._objects.is_at_hand(wanted)
-
-    def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
-        return self._objects.fetch(wanted)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -23,11 +22,13 @@ from marin_pipeline.core.visible import as_line
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
-from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
+from marin_pipeline.store.kept_files import copy_file
+from marin_pipeline.store.manifest import Entry, Manifest
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, holds, put, shown_url, together
 from marin_pipeline.store.origins import keep_origin, read_origin
 from marin_pipeline.store.pages import PagedManifest, manifest_bytes, read_manifest
 from marin_pipeline.store.provenance import named_by
+from marin_pipeline.store.records import spec_tree
 from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 
 AT_ONCE = 16
@@ -45,7 +46,9 @@ of a manifest, a part or a shard, and never a record.
 """
 
 BATCH = 4096
-"""Files that are dealt with at a time, so that the memory does not grow with their number."""
+"""Files that are dealt with at a time: what they need besides the listing of those that are there, which is in memory
+as a whole (some 400 bytes a file).
+"""
 
 
 def copy_output(
@@ -101,7 +104,7 @@ def checked_spec(objects: ObjectStore, id: str, key: str) -> bytes:
     if found is None or hashlib.sha256(found.data).hexdigest() != key:
         state = "is missing" if found is None else "does not hash to its key"
         raise CorruptOutput(f"{objects.url}/{path}: the spec of {key[:8]} {state}; it cannot be taken from there")
-    if json.loads(found.data).get("step") != id:
+    if spec_tree(found.data, f"{objects.url}/{path}", "it cannot be taken from there")["step"] != id:
         raise CorruptOutput(f"{objects.url}/{path}: is the spec of another step than {id}; it cannot be taken")
     return found.data
 
@@ -116,29 +119,12 @@ def copy_provenance(source: ObjectStore, target: ObjectStore, commit: Commit) ->
         return
     for path in sorted(named_by(commit)):
         if path.startswith("files/") and not holds(target, path):
-            _copy_file(source, target, path)
+            copy_file(source, target, path.rpartition("/")[2], None)
     if not holds(target, layout.origin(commit.origin)):
         origin = answered(partial(read_origin, source, commit.origin))
         if not holds(target, layout.snapshot(origin.snapshot)):
             keep_snapshot(target, answered(partial(read_snapshot, source, origin.snapshot)))
         keep_origin(target, origin)
-
-
-def _copy_file(source: ObjectStore, target: ObjectStore, path: str) -> None:
-    writer, content = target.writer(path), ContentHash()
-    try:
-        for block in source.blocks(path):
-            content.update(block)
-            writer.write(block)
-        if content.hexdigest() != path.rpartition("/")[2]:
-            raise CorruptOutput(f"{source.url}/{path}: has other bytes than its name says; it cannot be taken")
-    except FileNotFoundError as error:
-        writer.abort()
-        raise CorruptOutput(f"{source.url}/{path}: the file that a step was given is missing there") from error
-    except BaseException:
-        writer.abort()
-        raise
-    writer.close()
 
 
 def _copy_manifest(source: ObjectStore, target: ObjectStore, id: str, key: str, commit: Commit) -> None:
@@ -245,15 +231,11 @@ class _Copy:
             self._stream(entry)
 
     def _stream(self, entry: Entry) -> None:
-        writer = self._target.writer(entry.object)
-        try:
+        with self._target.writer(entry.object) as writer:
             for block in self._checked(entry):
                 writer.write(block)
                 self._add(len(block))
-        except BaseException:
-            writer.abort()
-            raise
-        written = writer.close()
+            written = writer.close()
         if (written.size, written.sha256) != (entry.size, entry.sha256):
             self._target.delete(entry.object)
             raise StoreError(f"{self._where(entry, self._target)}: other bytes were written than were read; copy again")
@@ -291,7 +273,9 @@ class _Copy:
             StoreError: when it is not.
         """
         same = info is not None and info.size == entry.size
-        if info is not None and same and (self._target.in_place or checksums_differ(info.checksum, entry.checksum)):
+        said = None if info is None else info.checksum
+        unsure = self._target.in_place or (None not in (said, entry.checksum) and said != entry.checksum)
+        if same and unsure:
             content = ContentHash()
             for block in self._target.blocks(entry.object):
                 content.update(block)

@@ -1,27 +1,35 @@
-"""Requests to Google Cloud Storage by its JSON API. gcsfs says who we are and where the server is, and holds the
-connections; how often something is asked, for how long, and what an answer means to a person is decided here.
+"""Requests to Google Cloud Storage. gcsfs says who we are and where the server is; how often something is asked, for
+how long, and what an answer means to a person is decided here.
 
-Objects are read in the thread that wants them; all else runs in the thread of fsspec's event loop, and any thread may
-wait for it.
+Objects are read by obstore, over the XML API, in the thread that wants them; all else goes over the JSON API and the
+connections of gcsfs, in the thread of fsspec's event loop, and any thread may wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
-import json
+import html
 import os
 import random
 import re
-import ssl
-import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, timedelta
 from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
+from urllib.request import getproxies
 
-from marin_pipeline.core.errors import StoreError
+from obstore.store import GCSStore
+
+from marin_pipeline.core.endpoints import GCS_VARIABLE
+from marin_pipeline.core.errors import StoreError, UsageError
+from marin_pipeline.store.bucket_client import Client as Reader
+from marin_pipeline.store.bucket_client import Failed, Stranger, body_of, no_panic, status_of, strange
+from marin_pipeline.store.downloads import replaced
 from marin_pipeline.store.objects import NoAnswer
+from marin_pipeline.store.records import parsed
 
 # Else gcsfs takes a class that asks each bucket for its kind over gRPC, which stalls for a minute on an emulator.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -30,11 +38,9 @@ import aiohttp
 import fsspec.config
 import google.auth.exceptions
 from fsspec.asyn import get_loop
-from gcsfs.core import GCSFileSystem, _client_cert_ssl_context
+from gcsfs.core import GCSFileSystem
 from gcsfs.retry import HttpError, NonRetryableError
 from yarl import URL
-
-from marin_pipeline.store.gcs_connections import Connection, Connections
 
 T = TypeVar("T")
 
@@ -46,15 +52,32 @@ that refuses connections is given up after 20 s.
 CALL_SECONDS = 60.0
 """How long a call may take with all its tries."""
 
+READ_RETRIES: dict[str, Any] = {
+    "max_retries": 4,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {"init_backoff": timedelta(seconds=0.5), "max_backoff": timedelta(seconds=3), "base": 2},
+}
+"""When an object is asked for again, whose store did not answer."""
+
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 30.0
 """How long a connection may be silent while an answer is waited for."""
+
+BYTES_SECONDS = 900.0
+"""How long one answer with a part of a large object may take."""
 
 NUMBER = re.compile(r"[0-9]{1,18}")
 """A number of bytes, as a header tells it."""
 
 RETRIED = (408, 429, 500, 502, 503, 504)
 """Answers that say: not now."""
+
+_DETAILS = re.compile(r"<Details>(.*?)</Details>", re.DOTALL)
+_MESSAGE = re.compile(r"<Message>(.*?)</Message>", re.DOTALL)
+"""What a refusal says where it is XML."""
+
+_PROBLEM = re.compile(r'(?:message: "|error: "|kind: |source: )(\w[^",({]*)')
+"""What went wrong, in an error of obstore without an answer; the last is the cause."""
 
 
 class Reply(NamedTuple):
@@ -64,13 +87,13 @@ class Reply(NamedTuple):
     headers: Mapping[str, str]
     body: bytes
 
-    def tree(self) -> dict[str, Any]:
-        """The body as JSON; empty when it is none."""
+    def tree(self) -> dict[str, Any] | None:
+        """The body as an object of JSON; None when it is none."""
         try:
-            found = json.loads(self.body)
+            found = parsed(self.body)
         except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+            return None
+        return found if isinstance(found, dict) else None
 
 
 class Place(NamedTuple):
@@ -104,7 +127,10 @@ class Client:
         self.loop = get_loop()
         self.no_credentials = ""
         """Why requests are anonymous, where that was not chosen."""
+        self.emulator = endpoint
         self._fs = self._file_system(endpoint)
+        if getproxies():
+            self._fs.session_kwargs.setdefault("trust_env", True)  # as obstore does
 
     def _file_system(self, endpoint: str | None) -> GCSFileSystem:
         options: dict[str, Any] = {
@@ -136,11 +162,6 @@ class Client:
     def object_url(self, bucket: str, name: str, **parameters: str) -> str:
         """Of an object's metadata."""
         return self._with(f"{self._fs.base}b/{bucket}/o/{quote(name, safe='')}", parameters)
-
-    def media_url(self, bucket: str, name: str, **parameters: str) -> str:
-        """Of an object's bytes."""
-        location = f"{self._fs._location}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
-        return self._with(location, {"alt": "media", **parameters})
 
     def bucket_url(self, bucket: str, **parameters: str) -> str:
         """Of a bucket's properties."""
@@ -249,52 +270,104 @@ class Client:
             ) as reply:
                 yield reply
 
-    def get(self, url: str, where: str, headers: Mapping[str, str]) -> Connection:
-        """Ask once for an object's bytes, in the thread that calls; the connection, over which they come.
+    def tree(self, reply: Reply, where: str, doing: str) -> dict[str, Any]:
+        """What an answer of success says.
 
         Raises:
-            Silence: when there is no answer.
-            StoreError: when trying again cannot help.
+            StoreError: when it is none of the store's.
         """
-        with self._explained(where, "read"):
-            return self.connections.get(url, self._fs._get_headers({"Accept-Encoding": "identity", **headers}))
+        found = reply.tree()
+        if found is None:
+            raise self.not_gcs(where, doing)
+        return found
 
-    def read(self, place: Place) -> Reply:
-        """All of an object; or that it is not there (404).
+    def not_gcs(self, where: str, doing: str) -> StoreError:
+        """The error of an answer that the store would not give."""
+        stranger = strange(Stranger(), where, doing, self._fs._location, "GCS", GCS_VARIABLE)
+        assert stranger is not None, "it is told"
+        return stranger
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    @functools.lru_cache  # noqa: B019 - clients stay for as long as the process does
+    def reader(self, bucket: str, seconds: float) -> Reader:
+        """Reads the objects of a bucket, each answer in so many seconds.
 
         Raises:
-            NoAnswer: when the store does not answer.
-            StoreError: for any other answer.
+            UsageError: when what the environment says cannot be.
         """
-        url, where = self.media_url(place.bucket, place.name), place.where
-        until = time.monotonic() + CALL_SECONDS
-        silence = ""
-        for wait in (*CALL_WAITS, None):
-            try:
-                connection = self.get(url, where, {})
-                try:
-                    with self._explained(where, "read"):
-                        reply = Reply(connection.status, connection.headers, connection.body())
-                finally:
-                    self.connections.release(connection)
-                if reply.status == 200 or (reply.status == 404 and not self.is_about_the_bucket(reply)):
-                    return reply
-                self.refuse(reply, where, "read")
-            except Silence as error:
-                silence = str(error)
-            if wait is None or time.monotonic() + wait > until:
-                break
-            time.sleep(wait * random.uniform(0.7, 1.3))
-        raise unanswered(where, "read", silence)
+        pays, proxy = self._fs._get_params({}).get("userProject"), self._fs.session_kwargs.get("proxy")
+        location, folder = self._fs._location, bucket
+        if self.emulator:
+            # fake-gcs-server answers to the XML API only under the host that it was told is its own, and else that
+            # nothing is there; downloads of the JSON API, for which a URL of this form stands, are found under any.
+            location, folder = f"{location}/download/storage/v1/b/{bucket}", "o"
+        options: dict[str, Any] = {
+            "base_url": location,
+            "credential_provider": self._token,
+            "skip_signature": self._fs.credentials.credentials is None,
+            "client_options": {
+                "allow_http": location.startswith("http://"),
+                "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+                "timeout": timedelta(seconds=seconds),
+                "read_timeout": timedelta(seconds=SILENCE_SECONDS),
+                **({"default_headers": {"x-goog-user-project": pays}} if pays else {}),
+                **({"proxy_url": f"{proxy}"} if proxy else {}),
+            },
+            "retry_config": READ_RETRIES,
+        }
+        try:
+            with no_panic():
+                return Reader(GCSStore(folder, **options), "version")
+        except Failed as error:
+            reason = _first_line(str(error)) or type(error).__name__
+            raise UsageError(f"--prefix gs://{bucket}: {reason}; correct it, or the GOOGLE_ variables") from None
 
-    @functools.cached_property
-    def connections(self) -> Connections:
-        """Over which objects are read."""
+    def _token(self) -> Any:
+        """Who we are, as obstore wants it."""
+        self._fs.credentials.maybe_refresh()
+        found = self._fs.credentials.credentials
+        if found is None:
+            return {"token": "", "expires_at": None}
+        expiry = found.expiry
+        return {"token": found.token or "", "expires_at": expiry and expiry.replace(tzinfo=expiry.tzinfo or UTC)}
 
-        def context() -> ssl.SSLContext:
-            return _client_cert_ssl_context() if self._fs._use_client_cert else ssl.create_default_context()
+    def renew(self, where: str) -> None:
+        """See that the credentials are good for a while, before something is read.
 
-        return Connections(self._fs._location, context, CONNECT_SECONDS, lambda: SILENCE_SECONDS)
+        Raises:
+            NoAnswer: when who gives them does not answer.
+            StoreError: when they cannot be renewed.
+        """
+        try:
+            with self._explained(where, "read"):
+                self._fs.credentials.maybe_refresh()
+        except Silence as error:
+            raise unanswered(where, "read", str(error)) from error
+
+    def unread(self, place: Place, version: str, error: BaseException) -> Exception:
+        """The error that a person should see when an object, of that version, cannot be read."""
+        stranger = strange(error, place.where, "read", self._fs._location, "GCS", GCS_VARIABLE)
+        if stranger is not None:
+            return stranger
+        text, status = str(error), status_of(error)
+        reply = Reply(status, {}, body_of(error).encode())
+        if "InvalidCertificate" in text:
+            return self._untrusted(place.where, "read", "InvalidCertificate")
+        if status == 404 and not self.is_about_the_bucket(reply):
+            missing = FileNotFoundError(errno.ENOENT, "no such object", place.path)
+            return replaced(place.where) if version else missing
+        if not status:
+            *_, problem = ("no answer", *(each for each in _PROBLEM.findall(text) if "::" not in each))
+            return unanswered(place.where, "read", self._plain(problem))
+        try:
+            self.refuse(reply, place.where, "read")
+        except Silence as silence:
+            return unanswered(place.where, "read", str(silence))
+        except StoreError as refused:
+            return refused
+
+    # Errors ----------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _explained(self, where: str, doing: str) -> Iterator[None]:
@@ -306,9 +379,8 @@ class Client:
         """
         try:
             yield
-        except (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError) as error:
-            problem = f"the server's certificate is not trusted ({_first_line(str(error))})"
-            raise StoreError(f"{where}: cannot {doing}: {problem}; check the network and SSL_CERT_FILE") from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise self._untrusted(where, doing, str(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise Silence(self._plain(reason)) from error
@@ -320,6 +392,10 @@ class Client:
                 raise Silence(f"the credentials cannot be renewed: {self._plain(str(cause))}") from error
             reason = f"the credentials have expired and cannot be renewed ({self._plain(str(cause))})"
             raise StoreError(f"{where}: cannot {doing}: {reason}; {LOGIN}") from error
+
+    def _untrusted(self, where: str, doing: str, reason: str) -> StoreError:
+        problem = f"the server's certificate is not trusted ({_first_line(reason)})"
+        return StoreError(f"{where}: cannot {doing}: {problem}; check the network and SSL_CERT_FILE")
 
     def is_about_the_bucket(self, reply: Reply) -> bool:
         """Whether what is missing is the bucket. (The emulator does not tell.)"""
@@ -383,10 +459,12 @@ async def all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 def _said(reply: Reply) -> str:
     """What an answer says in words."""
-    error = reply.tree().get("error")
+    error = (reply.tree() or {}).get("error")
     if isinstance(error, dict):
         return str(error.get("message") or "")
-    return str(error) if error else reply.body[:300].decode(errors="replace")
+    text = reply.body.decode(errors="replace")
+    told = _DETAILS.search(text) or _MESSAGE.search(text)
+    return str(error) if error else html.unescape(told[1]) if told else text[:300]
 
 
 def _first_line(text: str) -> str:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from marin_pipeline.core.endpoints import gcs_emulator
 from marin_pipeline.core.errors import StoreError, UsageError
-from marin_pipeline.store.gcs_client import Client, Place, all_of, client_of
-from marin_pipeline.store.gcs_downloads import blocks, download
+from marin_pipeline.store.bucket_client import BLOCK, Failed
+from marin_pipeline.store.bucket_client import Client as Reader
+from marin_pipeline.store.downloads import Opened
+from marin_pipeline.store.gcs_client import BYTES_SECONDS, CALL_SECONDS, Client, Place, all_of, client_of
 from marin_pipeline.store.gcs_uploads import Writer, publish, put
 from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Told, Written, untold
 from marin_pipeline.store.remote_objects import RemoteObjects, refuse_parts
@@ -25,6 +26,7 @@ DELETED_AT_ONCE = 64
 """Requests that delete objects below a folder at the same time."""
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]|(?=.*\.)[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class GcsObjects(RemoteObjects):
@@ -56,9 +58,14 @@ class GcsObjects(RemoteObjects):
         """An object's name in the bucket.
 
         Raises:
-            StoreError: for a path that would lead out of the store.
+            StoreError: for a path that would lead out of the store, or that cannot be asked for.
         """
-        return self._above + self.checked(path)
+        name = self._above + self.checked(path)
+        if _CONTROL.search(name):
+            raise StoreError(
+                f"{self.url}: {path!a} has a control character, which no name in GCS may have here; rename it"
+            )
+        return name
 
     def _place(self, path: str) -> Place:
         return Place(self.client, self.bucket, self._name(path), self.url, path)
@@ -73,7 +80,8 @@ class GcsObjects(RemoteObjects):
     async def _bucket(self, fields: str) -> dict[str, Any]:
         """What the server says of the bucket."""
         url = self.client.bucket_url(self.bucket, fields=fields)
-        return (await self.client.request("GET", url, f"gs://{self.bucket}", "read")).tree()
+        reply = await self.client.request("GET", url, f"gs://{self.bucket}", "read")
+        return self.client.tree(reply, f"gs://{self.bucket}", "read")
 
     # Records ---------------------------------------------------------------------------------------------------------
 
@@ -82,13 +90,13 @@ class GcsObjects(RemoteObjects):
 
     def read(self, path: str) -> Found | None:
         place = self._place(path)
-        reply = self.client.read(place)
-        if reply.status == 404:
-            return None
-        version = reply.headers.get("x-goog-generation")
-        if version is None:
-            raise StoreError(f"{place.where}: the store does not tell the object's generation: it is not GCS")
-        return Found(reply.body, version)
+        try:
+            return Found(*self._reader(CALL_SECONDS, place).read(place.name))
+        except Failed as error:
+            explained = self.client.unread(place, "", error)
+            if isinstance(explained, FileNotFoundError):
+                return None
+            raise explained from None
 
     def create(self, path: str, data: bytes) -> str | None:
         return self.client.wait(put(self._place(path), data, ifGenerationMatch="0"))
@@ -100,8 +108,8 @@ class GcsObjects(RemoteObjects):
 
     async def _page(self, prefix: str, **parameters: str) -> dict[str, Any]:
         url = self.client.list_url(self.bucket, prefix=prefix, **parameters)
-        reply = await self.client.request("GET", url, f"gs://{self.bucket}/{prefix}".rstrip("/"), "list")
-        return reply.tree()
+        where = f"gs://{self.bucket}/{prefix}".rstrip("/")
+        return self.client.tree(await self.client.request("GET", url, where, "list"), where, "list")
 
     async def _pages(self, prefix: str, **parameters: str) -> list[dict[str, Any]]:
         """All objects whose names begin so, a page after the other."""
@@ -129,9 +137,11 @@ class GcsObjects(RemoteObjects):
             if self.client.is_about_the_bucket(reply):
                 self.client.refuse(reply, place.where, "read")
             return None
-        return self._info(reply.tree())
+        return self._info(self.client.tree(reply, place.where, "read"))
 
     def _info(self, item: dict[str, Any]) -> ObjectInfo:
+        if "name" not in item or "size" not in item:
+            raise self.client.not_gcs(self.url, "read")
         return ObjectInfo(item["name"][len(self._above) :], int(item["size"]), item.get("crc32c") or None)
 
     def names(self, folder: str) -> list[str]:
@@ -172,8 +182,13 @@ class GcsObjects(RemoteObjects):
     def writer(self, path: str) -> ObjectWriter:
         return Writer(self._place(path))
 
-    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        return blocks(self._place(path), start, stop)
+    def opened(self, path: str, start: int, stop: int | None, version: str) -> Opened:
+        place = self._place(path)
+        few = stop is not None and stop - start <= BLOCK
+        reader = self._reader(CALL_SECONDS if few else BYTES_SECONDS, place)
+        return reader.opened(place.name, start, stop, version, functools.partial(self.client.unread, place, version))
 
-    def download(self, path: str, target: Path) -> str:
-        return download(self._place(path), target)
+    def _reader(self, seconds: float, place: Place) -> Reader:
+        """What reads an object, when there are credentials for it."""
+        self.client.renew(place.where)
+        return self.client.reader(self.bucket, seconds)

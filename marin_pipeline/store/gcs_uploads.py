@@ -19,7 +19,15 @@ import google_crc32c
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.gcs_client import NUMBER, SILENCE_SECONDS, Place, Reply, Silence, all_of, unanswered
-from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Told, Written, explain_os_error, untold
+from marin_pipeline.store.objects import (
+    FileToPublish,
+    ObjectWriter,
+    Told,
+    Written,
+    explain_os_error,
+    untold,
+    written_meanwhile,
+)
 
 AT_ONCE = 32
 """Files that travel at the same time, at most."""
@@ -88,9 +96,9 @@ async def put(place: Place, data: bytes | bytearray, **condition: str) -> str | 
     )
     if reply.status == 412:
         return None
-    version = reply.tree().get("generation")
+    version = place.client.tree(reply, place.where, "write").get("generation")
     if not version:
-        raise StoreError(f"{place.where}: the store does not tell the object's generation: it is not GCS")
+        raise place.client.not_gcs(place.where, "write")
     return str(version)
 
 
@@ -155,7 +163,7 @@ class Session:
         reply = await place.client.once("POST", url, place.where, "write", data=data, headers=headers)
         location = reply.headers.get("Location")
         if not location:
-            raise StoreError(f"{place.where}: the store opens no session for an upload in parts: it is not GCS")
+            raise place.client.not_gcs(place.where, "write")
         return location
 
     async def _arrived(self, stop: int, last: bool) -> int:
@@ -192,7 +200,9 @@ class Session:
         if reply.status == 308:
             found = reply.headers.get("Range", "").rpartition("-")[2]
             return int(found) + 1 if NUMBER.fullmatch(found) else 0
-        if reply.status in (404, 410) or not last or reply.tree().get("size") != f"{stop}":
+        if reply.status in (404, 410) or not last:
+            raise Gone
+        if self._place.client.tree(reply, self._place.where, "write").get("size") != f"{stop}":
             raise Gone
         return stop
 
@@ -313,8 +323,7 @@ class _Source:
             except OSError as error:
                 raise explain_os_error(error, self._path, "read what was written") from error
             if size != self.size or len(block) != wanted:
-                problem = "was written while it was published; end what writes it before the step ends"
-                raise StoreError(f"{self._path}: {problem}")
+                raise written_meanwhile(self._path)
             new = len(block) - max(self._hashes.size - offset, 0)
             if new > 0:
                 self._hashes.update(block[-new:])
@@ -360,7 +369,7 @@ class Writer(ObjectWriter):
         self._sent = 0
         self._travels: Future[None] | None = None
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         left = memoryview(data).cast("B")
         size = len(left)
         while left:
@@ -394,7 +403,7 @@ class Writer(ObjectWriter):
         if self._travels is not None:
             self._travels.result()
 
-    def close(self) -> Written:
+    def _close(self) -> Written:
         if self._travels is None:
             self._place.client.wait(put(self._place, self._chunk))
         else:
@@ -402,7 +411,7 @@ class Writer(ObjectWriter):
             self._arrived()
         return self._hashes.written()
 
-    def abort(self) -> None:
+    def _abort(self) -> None:
         self._chunk.clear()
         if self._travels is not None:
             self._travels.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from marin_pipeline.core.artifact import ContentHash
@@ -42,55 +43,61 @@ def keep_file(objects: ObjectStore, file: Path, sha256: str, size: int) -> None:
         raise explain_os_error(error, error.filename or file, "keep") from error
 
 
-def copy_file(source: ObjectStore, target: ObjectStore, sha256: str, size: int) -> None:
+def copy_file(source: ObjectStore, target: ObjectStore, sha256: str, size: int | None) -> None:
     """Copy a file that is kept in one store into another, unless it is there.
+
+    Args:
+        size: bytes, where it is known; no more than one block after so many are read.
 
     Raises:
         CorruptOutput: when it is missing, or has other content; nothing is written.
+        StoreError: when a store does not answer.
     """
     path = layout.kept_file(sha256)
     if holds(target, path):
         return
-    where = f"{source.url}/{path}"
-    content, small, writer = ContentHash(), bytearray(), None if size <= SMALL else target.writer(path)
+    blocks, small = _checked(source, path, sha256, size), bytearray()
+    for block in blocks:
+        small += block
+        if len(small) > SMALL:
+            break
+    else:
+        put(target, path, bytes(small))
+        return
+    with target.writer(path) as writer:
+        writer.write(small)
+        for block in blocks:
+            writer.write(block)
+
+
+def _checked(source: ObjectStore, path: str, sha256: str, size: int | None) -> Iterator[bytes]:
+    """The blocks of a kept file.
+
+    Raises:
+        CorruptOutput: when it is missing; after the last block, when it was another file.
+    """
+    where, content = f"{source.url}/{path}", ContentHash()
     try:
         for block in source.blocks(path):
             content.update(block)
-            if content.size > size:
+            if size is not None and content.size > size:
                 break
-            if writer is None:
-                small += block
-            else:
-                writer.write(block)
-        if (content.size, content.hexdigest()) != (size, sha256):
-            raise CorruptOutput(f"{where}: is not the file that a step was given; it cannot be taken from there")
-    except BaseException as error:
-        if writer is not None:
-            writer.abort()
-        if isinstance(error, FileNotFoundError):
-            raise CorruptOutput(f"{where}: the file that a step was given is missing") from error
-        if isinstance(error, OSError):
-            raise StoreError(f"{where}: cannot be read ({error.strerror or error})") from error
-        raise
-    if writer is None:
-        put(target, path, bytes(small))
-    else:
-        writer.close()
+            yield block
+    except FileNotFoundError as error:
+        raise CorruptOutput(f"{where}: the file that a step was given is missing") from error
+    except OSError as error:
+        raise StoreError(f"{where}: cannot be read ({error.strerror or error})") from error
+    if content.hexdigest() != sha256 or size not in (None, content.size):
+        raise CorruptOutput(f"{where}: is not the file that a step was given; it cannot be taken from there")
 
 
 def _stream(objects: ObjectStore, file: Path, path: str, sha256: str) -> None:
     content = ContentHash()
-    with file.open("rb", buffering=0) as source:
-        writer = objects.writer(path)
-        try:
-            while block := source.read(BLOCK):
-                content.update(block)
-                writer.write(block)
-            _refuse_other(file, content, sha256)
-        except BaseException:
-            writer.abort()
-            raise
-        writer.close()
+    with file.open("rb", buffering=0) as source, objects.writer(path) as writer:
+        while block := source.read(BLOCK):
+            content.update(block)
+            writer.write(block)
+        _refuse_other(file, content, sha256)
 
 
 def _refuse_other(file: Path, content: ContentHash, sha256: str) -> None:

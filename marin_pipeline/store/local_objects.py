@@ -1,7 +1,7 @@
 """Objects as files of a local folder.
 
 Create-only is a hard link to a finished file, which the kernel refuses when the name is taken; compare-and-swap holds a
-lock on the folder while it compares and replaces. A killed writer leaves at most a file under `tmp/`, never half an
+lock for the folder while it compares and replaces. A killed writer leaves at most a file under `tmp/`, never half an
 object.
 """
 
@@ -29,6 +29,7 @@ from marin_pipeline.store.objects import (
     Written,
     explain_os_error,
     untold,
+    written_meanwhile,
 )
 
 
@@ -43,6 +44,7 @@ class LocalObjects(ObjectStore):
         self.root = root
         self.url = str(root)
         self._scratch = f"{root}/tmp/1d"
+        self._locks = f"{root}/tmp/locks"
 
     def is_there(self) -> bool:
         return self.root.exists()
@@ -83,10 +85,9 @@ class LocalObjects(ObjectStore):
 
     def swap(self, path: str, data: bytes, version: str) -> str | None:
         target = self._at(path)
-        folder = os.path.dirname(target)
-        if not os.path.isdir(folder):
+        if not os.path.isdir(os.path.dirname(target)):
             return None
-        with self._locked(folder):
+        with self._locked(path):
             found = self.read(path)
             if found is None or found.version != version:
                 return None
@@ -112,13 +113,21 @@ class LocalObjects(ObjectStore):
                 os.unlink(temporary)
 
     @contextmanager
-    def _locked(self, folder: str) -> Iterator[None]:
+    def _locked(self, path: str) -> Iterator[None]:
+        """Hold the lock of the folder of an object, which is one of 256 files: NFS locks nothing that is not open for
+        writing.
+        """
+        folder = hashlib.sha256(os.fsencode(os.path.dirname(path)))
+        lock = f"{self._locks}/{folder.hexdigest()[:2]}"
         try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                descriptor = _lock(lock)
+            except FileNotFoundError:
+                os.makedirs(self._locks, exist_ok=True)
+                descriptor = _lock(lock)
         except OSError as error:
-            raise explain_os_error(error, folder, "lock") from error
+            raise explain_os_error(error, lock, "lock") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
@@ -190,6 +199,9 @@ class LocalObjects(ObjectStore):
             for each in files:
                 _protect(each.file)
             digests = _digests([each.file for each in files], sum(each.size for each in files))
+            for each in files:
+                if os.stat(each.file).st_size != each.size:
+                    raise written_meanwhile(each.file)
         except OSError as error:
             raise explain_os_error(error, self._at(path), "read what was written") from error
         return [Written(each.size, digest, None) for each, digest in zip(files, digests, strict=True)]
@@ -200,7 +212,7 @@ class LocalObjects(ObjectStore):
     def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         with open(self._file(path), "rb", buffering=0) as file:
             file.seek(start)
-            while block := file.read(2**20 if stop is None else min(2**20, stop - file.tell())):
+            while block := file.read(2**20 if stop is None else max(0, min(2**20, stop - file.tell()))):
                 yield block
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
@@ -222,11 +234,11 @@ class _Writer(ObjectWriter):
         self._hash = ContentHash()
         try:
             os.makedirs(os.path.dirname(temporary), exist_ok=True)
-            self._file = open(temporary, "wb", buffering=0)  # noqa: SIM115 - closed by `close` and `abort`
+            self._file = open(temporary, "wb", buffering=0)  # noqa: SIM115 - closed by `_close` and `_abort`
         except OSError as error:
             raise explain_os_error(error, target, "write") from error
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         left = memoryview(data).cast("B")
         self._hash.update(left)
         size = len(left)
@@ -237,7 +249,7 @@ class _Writer(ObjectWriter):
             raise explain_os_error(error, self._target, "write") from error
         return size
 
-    def close(self) -> Written:
+    def _close(self) -> Written:
         try:
             _protect(self._file.fileno())
             self._file.close()
@@ -247,8 +259,9 @@ class _Writer(ObjectWriter):
             raise explain_os_error(error, self._target, "write") from error
         return Written(self._hash.size, self._hash.hexdigest(), None)
 
-    def abort(self) -> None:
-        self._file.close()
+    def _abort(self) -> None:
+        with suppress(OSError):  # what was buffered elsewhere goes nowhere
+            self._file.close()
         with suppress(OSError):  # scratch harms nobody
             os.unlink(self._temporary)
 
@@ -315,6 +328,17 @@ def _write(path: str, data: bytes) -> None:
         left = memoryview(data)
         while left:
             left = left[file.write(left) :]
+
+
+def _lock(path: str) -> int:
+    """A file that nobody else has locked, open; closing it ends that."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _linked(file: str, target: str) -> bool:

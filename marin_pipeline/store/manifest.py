@@ -21,7 +21,7 @@ from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
 from marin_pipeline.core.paths import is_path, problem_with
 from marin_pipeline.store import layout
-from marin_pipeline.store.guard import refuse_secrets
+from marin_pipeline.store.guard import refuse_secret_folders, refuse_secrets
 from marin_pipeline.store.objects import (
     FileToPublish,
     ObjectInfo,
@@ -206,6 +206,7 @@ def publish_all(objects: ObjectStore, path: str) -> None:
     files = [FileToPublish(*each) for each in files_below(objects.folder(path), "the record")]
     _refuse_long(objects, path, [each.name for each in files], "the record")
     refuse_secrets(files, "the record")
+    refuse_secret_folders(objects.folder(path), "the record")
     if not objects.in_place:
         objects.publish(path, files)
 
@@ -270,6 +271,7 @@ def build_manifest(
     files = [each for each in files if each.name not in known]
     _refuse_long(objects, path, [*known, *(each.name for each in files)])
     refuse_secrets(files)
+    refuse_secret_folders(folder)
     told = untold if committing is None else _HowFar(files, committing)
     known.update((each.name, written) for each, written in zip(files, objects.publish(path, files, told), strict=True))
     held = {info.path: info for info in objects.list(path)}
@@ -286,12 +288,13 @@ def build_manifest(
 
 
 def checksums_differ(one: str | None, other: str | None) -> bool:
-    """Whether two checksums say that bytes differ: they say nothing when one is unknown, or when they are of two kinds
-    (`md5:…` and `crc32c:…`), as those of two stores are.
+    """Whether two checksums say that bytes differ: they say nothing when one is unknown, or when they are of two kinds,
+    as those of two stores are. The kind is told by the length: GCS says the CRC32C in 8 characters of base64, S3 the
+    MD5 in 32 of hex, or that of an upload in parts with their number (`…-3`), which another number of parts changes.
     """
     if one is None or other is None or one == other:
         return False
-    return one.rpartition(":")[0] == other.rpartition(":")[0]
+    return len(one.partition("-")[0]) == len(other.partition("-")[0])
 
 
 def _refuse_long(objects: ObjectStore, path: str, names: Iterable[str], what: str = "the output") -> None:

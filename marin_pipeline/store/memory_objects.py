@@ -24,6 +24,7 @@ from marin_pipeline.store.objects import (
     Wanted,
     Written,
     untold,
+    written_meanwhile,
 )
 
 
@@ -97,8 +98,10 @@ class MemoryObjects(ObjectStore):
 
     def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         found: list[Written] = []
-        for name, file, _ in files:
+        for name, file, size in files:
             data = file.read_bytes()
+            if len(data) != size:
+                raise written_meanwhile(file)
             with self._lock:
                 self._put(f"{path}/{name}", data)
             found.append(Written(len(data), content_digest(file), None))
@@ -139,16 +142,16 @@ class _Writer(ObjectWriter):
         self._path = path
         self._data = bytearray()
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         size = len(self._data)
         self._data += data
         return len(self._data) - size
 
-    def close(self) -> Written:
+    def _close(self) -> Written:
         found = ContentHash()
         found.update(self._data)
         self._objects.replace(self._path, bytes(self._data))
         return Written(found.size, found.hexdigest(), None)
 
-    def abort(self) -> None:
+    def _abort(self) -> None:
         self._data.clear()

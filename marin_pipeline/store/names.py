@@ -88,7 +88,7 @@ def enter_name(objects: ObjectStore, owner: str, name: str, id: str, key: str, a
                 return known
         record = NameRecord(owner, name, latest + 1, id, key, now())
         # Of two at once both get a number of their own: the second one is refused this one and takes the next.
-        if objects.create(f"{folder}/{record.number}.json", dumps({"id": id, "key": key, "at": record.at})):
+        if objects.create(f"{folder}/{record.number}.json", dumps({"id": id, "key": key, "at": record.at})) is not None:
             return record
 
 

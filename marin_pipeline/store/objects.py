@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store.location import HERE
@@ -63,6 +64,11 @@ class FileToPublish(NamedTuple):
     """Bytes."""
 
 
+def written_meanwhile(file: Path) -> StoreError:
+    """What is said of a file that has not the size any more that it had when it was to be published."""
+    return StoreError(f"{file}: was written while it was published; end what writes it before the step ends")
+
+
 class Written(NamedTuple):
     """What was written, as the writer knows it from the bytes that it handed over."""
 
@@ -97,20 +103,58 @@ def untold(files: int, size: int) -> None:
 
 class ObjectWriter(ABC):
     """Writes one object from beginning to end, hashing as it goes. Nothing is there before `close`, and nothing after
-    `abort`.
+    `abort`, or after a `close` that failed. A `with` block ends in one of the two.
     """
 
-    @abstractmethod
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append bytes; how many, which is all of them."""
+    _ended = False
 
-    @abstractmethod
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append bytes; how many, which is all of them.
+
+        Raises:
+            ValueError: when the writer was closed or aborted, as `close` raises it too.
+        """
+        self._refuse_ended()
+        return self._write(data)
+
     def close(self) -> Written:
         """Finish the object."""
+        self._refuse_ended()
+        self._ended = True
+        try:
+            return self._close()
+        except BaseException:
+            self._abort()
+            raise
+
+    def abort(self) -> None:
+        """Forget what was written; nothing happens when the writer has ended."""
+        if not self._ended:
+            self._ended = True
+            self._abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is not None:
+            self.abort()
+        elif not self._ended:
+            self.close()
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise ValueError("this object was closed or given up, and takes nothing more; open another writer")
 
     @abstractmethod
-    def abort(self) -> None:
-        """Forget what was written."""
+    def _write(self, data: bytes | bytearray | memoryview) -> int: ...
+
+    @abstractmethod
+    def _close(self) -> Written: ...
+
+    @abstractmethod
+    def _abort(self) -> None:
+        """Leave nothing behind, also of a `_close` that has failed half-way. Raises nothing of its own."""
 
 
 class ObjectStore(ABC):
@@ -130,6 +174,9 @@ class ObjectStore(ABC):
 
     in_place: bool = False
     """Whether the files of `folder` are the objects: what is written there is seen by others at once."""
+
+    single_writer: bool = False
+    """Whether nobody else may write there, since the conditions of `create` and `swap` are not kept."""
 
     def location(self) -> str:
         """The region in which the bytes lie, as the cloud calls it in lower case; `location.HERE` on this machine, and
@@ -184,6 +231,9 @@ class ObjectStore(ABC):
 
         Args:
             told: told how far it is; not where the files lie in place.
+
+        Raises:
+            StoreError: when a file has another size by now.
         """
 
     @abstractmethod
@@ -222,6 +272,11 @@ class ObjectStore(ABC):
         """
 
 
+_LIKE_URL = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):/")
+_PLAIN_URL = re.compile(r"(gs|s3)://[A-Za-z0-9._-]+/|file:///")
+"""After which an `@` is one of a path."""
+
+
 def open_objects(prefix: str) -> ObjectStore:
     """The objects under a prefix: a local folder (a path or a `file://` URL), `gs://BUCKET/FOLDER`,
     `s3://BUCKET/FOLDER`, or `memory://NAME`.
@@ -234,12 +289,15 @@ def open_objects(prefix: str) -> ObjectStore:
 
         return MemoryObjects.named(prefix)
     scheme, separator, rest = prefix.partition("://")
-    if separator and "@" in rest.partition("/")[0]:
+    like_url = _LIKE_URL.match(prefix)
+    if like_url and "@" in prefix and not _PLAIN_URL.match(prefix):
         raise UsageError(
-            f"--prefix {scheme}://…: has something before '@', and a prefix is shown and kept in records; leave "
+            f"--prefix {like_url[1]}://…: has something before '@', and a prefix is shown and kept in records; leave "
             "credentials out of it, and give them as the store's own tools take them (AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS)"
         )
+    if like_url and not separator and like_url[1] != "file":
+        raise UsageError(f"--prefix {prefix}: a URL is written {like_url[1]}://…; a folder of that name ./{prefix}")
     if separator and scheme == "gs":
         from marin_pipeline.store.gcs_objects import GcsObjects
 
@@ -354,6 +412,7 @@ def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError
         errno.EPERM: "not permitted; make it writable, or choose another prefix with --prefix",
         errno.EROFS: "the file system is read-only; choose another prefix with --prefix",
         errno.ENOTDIR: "a file stands where a folder is needed; choose another prefix with --prefix",
+        errno.ENOLCK: "the file system gives no locks there; choose another prefix with --prefix",
         errno.EMFILE: "too many open files; close what is open, or raise the limit (ulimit -n)",
         errno.EEXIST: "a file stands where a folder is needed; choose another prefix with --prefix",
     }

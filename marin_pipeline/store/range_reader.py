@@ -62,6 +62,10 @@ class RangeReader(io.RawIOBase):
         """Position of the piece."""
         self._next = FIRST
         """Bytes of the next piece, if the reader goes on."""
+        self._in_a_row = 1
+        """Pieces that were read one after the other since the last jump: from the second on the next one is fetched
+        ahead. Who begins at the beginning is taken for one who goes on.
+        """
         self._pool: ThreadPoolExecutor | None = None
         self._ahead: Future[bytes] | None = None
         self._content = ContentHash()
@@ -118,16 +122,19 @@ class RangeReader(io.RawIOBase):
     def _load(self, wanted: int) -> None:
         """Get the piece at the position."""
         goes_on = self._position == self._start + len(self._piece)
+        self._in_a_row = self._in_a_row + 1 if goes_on else 0
         ahead, self._ahead = self._ahead, None
         if goes_on and ahead is not None:
             data = ahead.result()
         else:
+            if ahead is not None:
+                ahead.cancel()
             self._next = self._next if goes_on else JUMP
             data = self._read(self._position, max(self._next, min(wanted, MOST)))
         self._piece, self._start = memoryview(data), self._position
         self._next = min(2 * max(self._next, FIRST if goes_on else JUMP), MOST)
         end = self._start + len(data)
-        if goes_on and end < self._entry.size:
+        if self._in_a_row > 1 and end < self._entry.size:
             self._pool = self._pool or ThreadPoolExecutor(1, "marin-read-ahead")
             self._ahead = self._pool.submit(self._read, end, self._next)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from marin_pipeline.core.errors import StoreError
+from marin_pipeline.store.forwarding import Forwarding
 from marin_pipeline.store.objects import (
     FileToPublish,
     Found,
     NoAnswer,
     ObjectInfo,
-    ObjectStore,
     ObjectWriter,
     Told,
     Wanted,
@@ -27,15 +27,8 @@ class Unreachable(NoAnswer):
     """The store that is only looked in did not answer."""
 
 
-class ReadOnlyObjects(ObjectStore):
+class ReadOnlyObjects(Forwarding):
     """Another store, of which nothing but reading is let through."""
-
-    def __init__(self, objects: ObjectStore) -> None:
-        self._objects = objects
-        self.url = objects.url
-        self.shared = objects.shared
-        self.parallel = objects.parallel
-        self.in_place = objects.in_place
 
     def _ask(self, call: Callable[[], T]) -> T:
         try:
@@ -45,9 +38,6 @@ class ReadOnlyObjects(ObjectStore):
 
     def _refuse(self, path: str) -> NoReturn:
         raise StoreError(f"{self.url}/{path}: this store is only looked in, and nothing is written there")
-
-    def location(self) -> str:
-        return self._objects.location()
 
     def is_there(self) -> bool:
         return self._ask(self._objects.is_there)
@@ -63,9 +53,6 @@ class ReadOnlyObjects(ObjectStore):
 
     def info(self, path: str) -> ObjectInfo | None:
         return self._ask(lambda: self._objects.info(path))
-
-    def is_at_hand(self, wanted: Wanted) -> bool:
-        return self._objects.is_at_hand(wanted)
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Path]:
         return self._ask(lambda: self._objects.fetch(wanted))
@@ -88,6 +75,9 @@ class ReadOnlyObjects(ObjectStore):
         self._refuse(path)
 
     def folder(self, path: str) -> Path:
+        self._refuse(path)
+
+    def forget(self, path: str) -> None:
         self._refuse(path)
 
     def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:

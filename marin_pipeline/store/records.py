@@ -11,6 +11,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from marin_pipeline.core.errors import CorruptOutput
+
 T = TypeVar("T")
 
 _PLAIN = (str, int, bool)
@@ -28,6 +30,23 @@ def parsed(data: bytes | str) -> Any:
         return json.loads(data)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def spec_tree(data: bytes, where: str, remedy: str = "delete it, a run writes it again") -> dict[str, Any]:
+    """The fields of a spec. That its bytes hash to the key says nothing of them: anybody may have made up both.
+
+    Raises:
+        CorruptOutput: when it is none.
+    """
+    problem = ""
+    try:
+        tree = parsed(data)
+    except ValueError as error:
+        tree, problem = None, f" ({error})"
+    kinds = {"step": str, "code": dict, "arguments": dict}
+    if not isinstance(tree, dict) or not all(isinstance(tree.get(name), kind) for name, kind in kinds.items()):
+        raise CorruptOutput(f"{where}: is no spec{problem}; {remedy}")
+    return tree
 
 
 def typed(tree: Any, kind: type[T], what: str = "it") -> T:

@@ -8,11 +8,12 @@ import functools
 import hashlib
 import shutil
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store.cache import fetched, is_cached
+from marin_pipeline.store.downloads import Opened, blocks, download
 from marin_pipeline.store.location import HERE, is_loopback
 from marin_pipeline.store.objects import ObjectStore, Wanted, explain_os_error
 from marin_pipeline.store.own_folder import scratch_folder
@@ -104,12 +105,30 @@ class RemoteObjects(ObjectStore):
         return is_cached(self, wanted)
 
     @abstractmethod
+    def opened(self, path: str, start: int, stop: int | None, version: str) -> Opened:
+        """Ask for the object's bytes from `start` to before `stop`, which come when they are read; where there are
+        none from that byte on, none.
+
+        Args:
+            version: the only one that is wanted; empty for the present one.
+
+        Raises:
+            FileNotFoundError: when there is no such object.
+            NoAnswer: when the store does not answer; so do the blocks when the connection breaks.
+            StoreError: when it has another version, or refuses.
+        """
+
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        return blocks(self, path, start, stop)
+
     def download(self, path: str, target: Path) -> str:
         """Write the object's bytes to a new local file; their digest, as `content_digest` gives it, taken on the way.
 
         Raises:
-            FileNotFoundError: when there is no such object.
+            FileNotFoundError: when there is no such object; `filename` is its path.
+            OSError: when the file cannot be made or written.
         """
+        return download(self, path, target)
 
 
 def _is_text(path: str) -> bool:

@@ -6,7 +6,6 @@ is an index only: what it names counts while its commit is current, and where it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from marin_pipeline.core.canonical import Tree, digest
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, Look, Source, look_again
 from marin_pipeline.store.objects import ObjectStore
-from marin_pipeline.store.records import typed
+from marin_pipeline.store.records import parsed, typed
 from marin_pipeline.store.sealed import seal, unseal
 
 
@@ -24,8 +23,15 @@ def resolved_digest(spec: bytes, read: Mapping[str, str]) -> str:
 
     Args:
         read: by the key of the dependency.
+
+    Raises:
+        ValueError: when the spec is none, or is nested too deeply.
+        KeyError: when it names a dependency that is not among what was read.
     """
-    return digest(_resolved(json.loads(spec), read))
+    try:
+        return digest(_resolved(parsed(spec), read))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def _resolved(tree: Any, read: Mapping[str, str]) -> Tree:

@@ -1,120 +1,42 @@
-"""The client of an S3 bucket: obstore's, with the endpoint and the credentials of the environment.
-
-A panic of obstore, which is an error in it and no `Exception` of Python, comes as `Panicked` like its other errors.
-"""
+"""The client of an S3 bucket: obstore's, with the endpoint and the credentials of the environment."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
-from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from marin_pipeline.core.endpoints import s3_endpoint
+from marin_pipeline.core.endpoints import check_s3_texts, s3_endpoint
 from marin_pipeline.core.errors import UsageError
-from marin_pipeline.store.s3_errors import NotS3, Panicked, refuse_other
-
-T = TypeVar("T")
-
-Failed = (BaseError, ValueError, OSError, Panicked, NotS3)
-"""What a client raises."""
+from marin_pipeline.store.bucket_client import Client, Failed, no_panic
 
 
-@contextmanager
-def no_panic() -> Iterator[None]:
-    """Raises Panicked in place of a panic."""
-    try:
-        yield
-    except BaseException as error:
-        # Its class is made with the first panic, and can be imported from nowhere.
-        if type(error).__name__ != "PanicException":
-            raise
-        raise Panicked(str(error)) from None
+def client_of(url: str, bucket: str, prefix: str, timeout: int, silence: int) -> Client:
+    """A client of the objects of a bucket below a prefix.
 
-
-def each_of(found: Any) -> Iterator[Any]:
-    """What an iterator of obstore's gives."""
-    iterator = iter(found)
-    while True:
-        with no_panic():
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-        yield item
-
-
-class Client:
-    """Objects of a bucket below a prefix."""
-
-    def __init__(self, url: str, bucket: str, prefix: str, timeout: int, silence: int) -> None:
-        """Args:
+    Args:
         url: of the prefix, for errors.
         timeout: seconds of one request at most.
         silence: seconds without an answer, or between two pieces of one.
 
-        Raises:
-            UsageError: when the bucket or what the environment says cannot be.
-        """
-        options = _options(url, timeout, silence)
-        try:
-            with no_panic():
-                self._store = S3Store(bucket, prefix=prefix or None, **options)
-        except Failed as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise UsageError(f"--prefix {url}: {reason}; correct it, or the AWS_ variables") from None
-
-    def get(self, key: str, **options: Any) -> Any:
-        """An answer whose body is still to be read."""
+    Raises:
+        UsageError: when the bucket or what the environment says cannot be.
+    """
+    options = _options(url, timeout, silence)
+    try:
         with no_panic():
-            found = self._store.get(key, options=options)  # pyright: ignore[reportArgumentType]
-            refuse_other(found.meta, found.attributes)
-            return found
-
-    def read(self, key: str) -> tuple[bytes, Any]:
-        """An object's bytes and what the store says of it."""
-        with no_panic():
-            found = self._store.get(key)
-            refuse_other(found.meta, found.attributes)
-            return bytes(found.bytes()), found.meta
-
-    def put(self, key: str, data: Any, **options: Any) -> str | None:
-        """Write an object; its ETag."""
-        with no_panic():
-            return self._store.put(key, data, **options)["e_tag"]
-
-    def list(self, key: str | None = None, chunk_size: int = 1000) -> Iterator[Any]:
-        """What the store says of the objects below a folder."""
-        with no_panic():
-            batches = self._store.list(key, chunk_size=chunk_size)
-        for batch in each_of(batches):
-            yield from batch
-
-    def list_with_delimiter(self, key: str) -> Any:
-        """Objects and folders in a folder."""
-        with no_panic():
-            return self._store.list_with_delimiter(key)
-
-    def head(self, key: str) -> Any:
-        """What the store says of an object."""
-        with no_panic():
-            found = self._store.head(key)
-            refuse_other(found, None)
-            return found
-
-    def delete(self, keys: Any) -> None:
-        """Delete an object, or a list of them."""
-        with no_panic():
-            self._store.delete(keys)
+            return Client(S3Store(bucket, prefix=prefix or None, **options), "e_tag")
+    except Failed as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(f"--prefix {url}: {reason}; correct it, or the AWS_ variables") from None
 
 
 def _options(url: str, timeout: int, silence: int) -> dict[str, Any]:
+    check_s3_texts()
     endpoint = s3_endpoint()
     options: dict[str, Any] = {
         "client_options": {

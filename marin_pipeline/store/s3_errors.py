@@ -7,12 +7,11 @@ the session token among them: so only the server's code is taken over, and nothi
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from marin_pipeline.core.errors import StoreError
+from marin_pipeline.store.bucket_client import status_of, strange
 from marin_pipeline.store.objects import DiskFull, NoAnswer
 
-_STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _METADATA = ("/latest/api/token", "/latest/meta-data", "169.254.169.254")
 """Where credentials of the machine itself are asked for, when none were given."""
@@ -45,27 +44,6 @@ REMEDIES = {
 _FULL = ("QuotaExceeded", "InsufficientCapacity", "XMinioStorageFull", "EntityTooLarge")
 
 
-_NOT_S3 = ("ETag Header missing", "Got invalid ", "non-partial response")
-"""In the errors of obstore where an answer of success is none of S3."""
-
-
-class Panicked(Exception):
-    """The client itself failed."""
-
-
-class NotS3(Exception):
-    """What answers is no S3: a page to log in, as in a hotel, answers everything with 200 and HTML."""
-
-
-def refuse_other(meta: Any, attributes: Any) -> None:
-    """Raises NotS3 when an object has no ETag, which S3 always gives, or is a page for a browser, which no store here
-    holds.
-    """
-    kind = str(attributes.get("Content-Type") or "") if attributes is not None else ""
-    if meta["e_tag"] is None or kind.lower().startswith("text/html"):
-        raise NotS3(kind)
-
-
 def code_of(error: BaseException) -> str:
     """The server's own word for an error (`NoSuchKey`), or what stands for it; empty when there is none."""
     text = str(error)
@@ -76,12 +54,6 @@ def code_of(error: BaseException) -> str:
     return {401: "InvalidAccessKeyId", 403: "AccessDenied", 301: "PermanentRedirect"}.get(status, "")
 
 
-def status_of(error: BaseException) -> int:
-    """The HTTP status of an error, or 0 when there was no answer."""
-    status = _STATUS.search(str(error))
-    return int(status[1]) if status is not None else 0
-
-
 def explained(error: BaseException, where: str, doing: str, server: str) -> StoreError:
     """The error that a person should see.
 
@@ -90,17 +62,9 @@ def explained(error: BaseException, where: str, doing: str, server: str) -> Stor
         doing: what was tried, as in `read`.
         server: the endpoint, as it is shown.
     """
-    if isinstance(error, Panicked):
-        said = next(iter(str(error).splitlines()), "")[:200]
-        return StoreError(
-            f"{where}: cannot {doing}: obstore, which asks {server}, failed in itself ({said}); check AWS_ENDPOINT_URL "
-            "and the other AWS_ variables, and try another version of obstore"
-        )
-    if isinstance(error, NotS3) or any(each in str(error) for each in _NOT_S3):
-        return StoreError(
-            f"{where}: cannot {doing}: what answers at {server} is not S3 (a page to log in to the network, a proxy, "
-            "another server?); check the network, AWS_ENDPOINT_URL and HTTPS_PROXY, and run again"
-        )
+    stranger = strange(error, where, doing, server, "S3", "AWS_ENDPOINT_URL")
+    if stranger is not None:
+        return stranger
     code, status = code_of(error), status_of(error)
     told = f"{where}: cannot {doing}"
     if any(each in str(error) for each in _METADATA):

@@ -14,29 +14,19 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
+from contextlib import suppress
 
 from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, PreconditionError
 
-from marin_pipeline.core.artifact import CHUNK, ContentHash
+from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.endpoints import s3_endpoint
 from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store import s3_errors
-from marin_pipeline.store.objects import (
-    FileToPublish,
-    Found,
-    NoAnswer,
-    ObjectInfo,
-    ObjectWriter,
-    Told,
-    Written,
-    explain_os_error,
-    untold,
-)
+from marin_pipeline.store.bucket_client import BLOCK, Failed, status_of
+from marin_pipeline.store.downloads import Opened, replaced
+from marin_pipeline.store.objects import FileToPublish, Found, NoAnswer, ObjectInfo, ObjectWriter, Told, Written, untold
 from marin_pipeline.store.remote_objects import RemoteObjects, refuse_parts
-from marin_pipeline.store.s3_client import Client, Failed, each_of
+from marin_pipeline.store.s3_client import client_of
 from marin_pipeline.store.s3_uploads import MOST_PARTS, BytesInFlight, ETag, FileBlocks, StreamWriter
 
 PART = 8 * 2**20
@@ -50,12 +40,6 @@ FILES_AT_ONCE = 32
 
 IN_FLIGHT = 128 * 2**20
 """Bytes of files that are held in memory while they are published."""
-
-BLOCK = 2**20
-"""Bytes of a block that is read."""
-
-RESUMED = 5
-"""How often in a row a download goes on after the connection broke, without having got a byte meanwhile."""
 
 CONFLICTS = (0.0, 0.05, 0.2, 0.5, 1.0)
 """Seconds before the tries to create an object while the server is at work on another write to it (409)."""
@@ -83,8 +67,8 @@ class S3Objects(RemoteObjects):
         self._endpoint = s3_endpoint()
         # A record is small and answered at once, or not at all; a part of a large file may take minutes.
         key = self._key(prefix) if prefix else ""
-        self._records = Client(self.url, bucket, key, timeout=20, silence=20)
-        self._bytes = Client(self.url, bucket, key, timeout=900, silence=120)
+        self._records = client_of(self.url, bucket, key, timeout=20, silence=20)
+        self._bytes = client_of(self.url, bucket, key, timeout=900, silence=120)
         self._server = self._endpoint or "Amazon S3"
 
     @property
@@ -107,8 +91,7 @@ class S3Objects(RemoteObjects):
     def read(self, path: str) -> Found | None:
         key = self._key(path)
         try:
-            data, meta = self._records.read(key)
-            return Found(data, meta["e_tag"] or "")
+            return Found(*self._records.read(key))
         except FileNotFoundError as error:
             self._refuse_no_bucket(error, path)
             return None
@@ -122,7 +105,7 @@ class S3Objects(RemoteObjects):
             try:
                 return self._records.put(key, data, mode="create", use_multipart=False) or ""
             except AlreadyExistsError as error:
-                if s3_errors.status_of(error) != 409:
+                if status_of(error) != 409:
                     return None
             except Failed as error:
                 raise self._explained(error, path, "write") from None
@@ -205,7 +188,7 @@ class S3Objects(RemoteObjects):
     def _upload(self, path: str, each: FileToPublish, told: Told) -> Written:
         key, part = self._key(path), part_size(each.size)
         content, tag = ContentHash(), ETag(part)
-        blocks = FileBlocks(each.file, BLOCK, (content, tag))
+        blocks = FileBlocks(each, BLOCK, (content, tag))
         try:
             if each.size <= PART:
                 tag_given = self._bytes.put(key, b"".join(blocks), use_multipart=False)
@@ -215,9 +198,7 @@ class S3Objects(RemoteObjects):
                 tag_given = self._bytes.put(key, sent, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
                 told(1, 0)
         except Failed as error:
-            if blocks.error is not None:
-                raise explain_os_error(blocks.error, each.file, "read what was written") from blocks.error
-            raise self._explained(error, path, "write") from None
+            raise (blocks.error or self._explained(error, path, "write")) from None
         return self._written(path, content, tag.value(in_parts=each.size > PART), tag_given)
 
     def _written(self, path: str, content: ContentHash, expected: str, answered: str | None) -> Written:
@@ -258,78 +239,18 @@ class S3Objects(RemoteObjects):
 
         return StreamWriter(f"{self.url}/{path}", put, functools.partial(self._written, path))
 
-    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        return (block for block, _ in self._stream(path, start, stop))
+    def opened(self, path: str, start: int, stop: int | None, version: str) -> Opened:
+        few = stop is not None and stop - start <= BLOCK
+        client = self._records if few else self._bytes
+        return client.opened(self._key(path), start, stop, version, functools.partial(self._unread, path))
 
-    def _stream(self, path: str, start: int, stop: int | None) -> Iterator[tuple[bytes, Any]]:
-        """Blocks from `start` to before `stop`, each with what the store says of the object. Where the connection
-        breaks, it goes on at the same byte of the same version.
-        """
-        key, at, tag, left = self._key(path), start, None, RESUMED
-        while stop is None or at < stop:
-            options: dict[str, Any] = {} if tag is None else {"if_match": tag}
-            if at or stop is not None:
-                options["range"] = {"offset": at} if stop is None else (at, stop)
-            try:
-                answer = self._bytes.get(key, **options)
-                meta = answer.meta
-                tag = meta["e_tag"]
-                for block in each_of(answer.stream(min_chunk_size=BLOCK)):
-                    at, left = at + len(block), RESUMED
-                    yield bytes(block), meta
-                return
-            except FileNotFoundError as error:
-                self._refuse_no_bucket(error, path)
-                raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
-            except PreconditionError:
-                raise StoreError(f"{self.url}/{path}: was replaced while it was read; run again") from None
-            except Failed as error:
-                if s3_errors.status_of(error) == 416:  # nothing is there from that byte on
-                    return
-                explained = self._explained(error, path, "read")
-                # A request that was never answered has been tried again by obstore.
-                if not isinstance(explained, NoAnswer) or not left or tag is None:
-                    raise explained from None
-                time.sleep(0.1 * 2 ** (RESUMED - left))
-                left -= 1
-
-    def download(self, path: str, target: Path) -> str:
-        first = self._stream(path, 0, CHUNK)
-        block, meta = next(first, (b"", None))
-        size, tag = (0, None) if meta is None else (meta["size"], meta["e_tag"])
-        chunks = range(0, size, CHUNK)
-        with _new_file(target) as file:
-
-            def fetched(start: int, blocks: Iterator[bytes]) -> bytes:
-                """Write one chunk to its place; its digest."""
-                content, at = hashlib.sha256(), start
-                for block in blocks:
-                    content.update(block)
-                    _write_at(file, block, at, target)
-                    at += len(block)
-                if at != min(start + CHUNK, size):
-                    raise NoAnswer(f"{self.url}/{path}: cannot read: it ended at byte {at} of {size}; run again")
-                return content.digest()
-
-            def begun() -> Iterator[bytes]:
-                yield block
-                yield from (each for each, _ in first)
-
-            def chunk(start: int) -> bytes:
-                return fetched(start, begun() if not start else self._same(path, start, tag))
-
-            if len(chunks) < 2:
-                return fetched(0, begun()).hex()
-            with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
-                digests = list(pool.map(chunk, chunks))
-        return hashlib.sha256(b"".join(digests)).hexdigest()
-
-    def _same(self, path: str, start: int, tag: str | None) -> Iterator[bytes]:
-        """The chunk that begins at `start`, of one version of the object."""
-        for block, meta in self._stream(path, start, start + CHUNK):
-            if meta["e_tag"] != tag:
-                raise StoreError(f"{self.url}/{path}: was replaced while it was read; run again")
-            yield block
+    def _unread(self, path: str, error: BaseException) -> Exception:
+        """The error that a person should see when an object cannot be read."""
+        if isinstance(error, PreconditionError):
+            return replaced(f"{self.url}/{path}")
+        if isinstance(error, FileNotFoundError) and s3_errors.code_of(error) != "NoSuchBucket":
+            return FileNotFoundError(errno.ENOENT, "no such object", path)
+        return self._explained(error, path, "read")
 
     # Paths and errors ------------------------------------------------------------------------------------------------
 
@@ -362,33 +283,6 @@ class S3Objects(RemoteObjects):
         except Failed as error:
             return s3_errors.code_of(error) == "NoSuchBucket"
         return False
-
-
-@contextmanager
-def _new_file(target: Path) -> Iterator[int]:
-    """A file to write; it is removed when that fails."""
-    try:
-        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise explain_os_error(error, target, "write") from error
-    try:
-        yield file
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(target)
-        raise
-    finally:
-        os.close(file)
-
-
-def _write_at(file: int, data: bytes, at: int, target: Path) -> None:
-    left = memoryview(data)
-    try:
-        while left:
-            written = os.pwrite(file, left, at)
-            left, at = left[written:], at + written
-    except OSError as error:
-        raise explain_os_error(error, target, "write") from error
 
 
 def part_size(size: int) -> int:

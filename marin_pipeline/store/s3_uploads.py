@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import MarinError, StoreError
-from marin_pipeline.store.objects import ObjectWriter, Written
+from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Written, explain_os_error, written_meanwhile
 
 MOST_PARTS = 10_000
 """Parts of one upload: what S3 takes."""
@@ -65,22 +65,30 @@ class ETag:
 
 
 class FileBlocks(Iterator[bytes]):
-    """The blocks of a file, hashed as they are handed on."""
+    """The blocks of a file, hashed as they are handed on. A file that grows or shrinks meanwhile ends them."""
 
-    def __init__(self, file: Path, block: int, hashes: Sequence[_Hash]) -> None:
+    def __init__(self, file: FileToPublish, block: int, hashes: Sequence[_Hash]) -> None:
         self._blocks = self._read(file, block)
         self._hashes = hashes
-        self.error: OSError | None = None
-        """What kept the file from being read."""
+        self.error: StoreError | None = None
+        """What ended the blocks too early."""
 
-    def _read(self, file: Path, block: int) -> Iterator[bytes]:
+    def _read(self, file: FileToPublish, block: int) -> Iterator[bytes]:
+        left = file.size
         try:
-            with file.open("rb", buffering=0) as opened:
-                while data := opened.read(block):
+            with file.file.open("rb", buffering=0) as opened:
+                while True:
+                    data = opened.read(min(block, left))
+                    if os.fstat(opened.fileno()).st_size != file.size or (left and not data):
+                        self.error = written_meanwhile(file.file)
+                        raise self.error
+                    if not left:
+                        return
+                    left -= len(data)
                     yield data
         except OSError as error:
-            self.error = error
-            raise
+            self.error = explain_os_error(error, file.file, "read what was written")
+            raise self.error from error
 
     def __next__(self) -> bytes:
         data = next(self._blocks)
@@ -141,12 +149,9 @@ class StreamWriter(ObjectWriter):
         self._thread: threading.Thread | None = None
         self._answer: str | None = None
         self._error: BaseException | None = None
-        self._ended = False
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         view = memoryview(data).cast("B")
-        if self._ended:
-            raise ValueError(f"{self._where}: is closed")
         if self._content.size + len(view) > MOST_PARTS * STREAM_PART:
             raise StoreError(
                 f"{self._where}: has more than {MOST_PARTS * STREAM_PART // 2**30} GiB, which is the most that S3 "
@@ -196,8 +201,7 @@ class StreamWriter(ObjectWriter):
         except BaseException as error:  # noqa: BLE001 - raised where the stream is written
             self._error = error
 
-    def close(self) -> Written:
-        self._ended = True
+    def _close(self) -> Written:
         if self._thread is None:
             answer = self._put(bytes(self._pending), STREAM_PART, 1)
         else:
@@ -210,8 +214,7 @@ class StreamWriter(ObjectWriter):
         self._pending.clear()
         return self._written(self._content, self._tag.value(in_parts=self._thread is not None), answer)
 
-    def abort(self) -> None:
-        self._ended = True
+    def _abort(self) -> None:
         self._pending.clear()
         if self._thread is not None and self._thread.is_alive():
             while self._error is None:

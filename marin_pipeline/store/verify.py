@@ -30,6 +30,10 @@ read and hashed, are those that were committed.
 """
 
 
+LISTED = 100_000
+"""Objects that the listings name together that are kept for what is verified next: some 40 MB."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something that is wrong."""
@@ -64,6 +68,26 @@ class Verified:
         return not self.findings
 
 
+class Listings:
+    """Listings of folders, each made once as long as those that came since name no more than `LISTED` objects."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._known: dict[str, Mapping[str, ObjectInfo]] = {}
+        self._count = 0
+
+    def below(self, folder: str) -> Mapping[str, ObjectInfo]:
+        """What lies below a folder, by path."""
+        found = self._known.pop(folder, None)
+        if found is None:
+            found = {info.path: info for info in self._objects.list(folder)}
+            self._count += 1 + len(found)
+        while self._known and self._count > LISTED:
+            self._count -= 1 + len(self._known.pop(next(iter(self._known))))
+        self._known[folder] = found
+        return found
+
+
 class Verifier:
     """Verifies keys of one store, one after the other."""
 
@@ -80,7 +104,7 @@ class Verifier:
         self._told = told
         self._level = level
         # Folders of other keys and of shards, which several outputs name.
-        self._shared = functools.lru_cache(maxsize=1024)(self._listed)
+        self._shared = Listings(objects).below
         self._code = functools.lru_cache(maxsize=1024)(self._find_code)
 
     def verify(self, id: str, short: str) -> Verified | None:
@@ -107,7 +131,7 @@ class Verifier:
         verified.files, verified.bytes = len(manifest.entries), manifest.size
         self._check_provenance(verified, found.commit)
         own = f"{layout.attempt(id, short, found.commit.attempt)}/out"
-        mine, read = self._listed(own), 0
+        mine, read = Listings(self._objects).below(own), 0
         for entry in self._readable(verified, manifest):
             held = mine if entry.object.startswith(f"{own}/") else self._shared(_unit(entry.object))
             self._check_object(verified, entry, held.get(entry.object))
@@ -157,8 +181,10 @@ class Verifier:
         for path in sorted(named_by(commit)):
             if path not in self._shared(path.rpartition("/")[0]):
                 self._add(verified, "is missing", path)
-            elif path.startswith("files/") and self._level == "full" and not self._is_kept(path):
-                self._add_damaged(verified, "its bytes are not those that were kept (sha256 differs)", path)
+            elif path.startswith("files/") and self._level == "full":
+                problem = self._problem_with(path, path.rpartition("/")[2])
+                if problem:
+                    self._add_damaged(verified, problem, path)
         found = self._code(commit.origin) if commit.origin else None
         if found is not None and found[0] == "is missing":
             self._add(verified, *found)
@@ -169,12 +195,6 @@ class Verifier:
         """A run takes what is there for what was kept, so that it must go first."""
         again = f"`marin-pipeline invalidate {verified.key[:8]} --reason damaged`, and run what needs it again"
         self._add(verified, what, path, f"delete it, {again}")
-
-    def _is_kept(self, path: str) -> bool:
-        content = ContentHash()
-        for block in self._objects.blocks(path):
-            content.update(block)
-        return content.hexdigest() == path.rpartition("/")[2]
 
     def _find_code(self, origin: str) -> tuple[str, str] | None:
         """What is wrong with an origin or with its code, and where."""
@@ -203,26 +223,28 @@ class Verifier:
             self._add(verified, f"has {info.size} bytes, but {entry.size} were committed", entry.object)
         elif self._level == "full" or checksums_differ(info.checksum, entry.checksum):
             # A store may say something else of the same bytes, as of a copy that came in other parts: sha256 decides.
-            self._check_bytes(verified, entry)
-
-    def _check_bytes(self, verified: Verified, entry: Entry) -> None:
-        try:
-            content = ContentHash()
-            for block in self._objects.blocks(entry.object):
-                content.update(block)
-                self._told(verified, 0, len(block))
+            problem = self._problem_with(entry.object, entry.sha256, functools.partial(self._told, verified, 0))
             self._told(verified, 1, 0)
+            if problem:
+                self._add(verified, problem, entry.object)
+
+    def _problem_with(self, path: str, sha256: str, told: Callable[[int], None] = lambda size: None) -> str:
+        """What is wrong with the bytes of an object; empty when nothing is.
+
+        Args:
+            told: told of so many more bytes that have been read.
+        """
+        content = ContentHash()
+        try:
+            for block in self._objects.blocks(path):
+                content.update(block)
+                told(len(block))
         except NoAnswer:  # it says nothing of the bytes
             raise
         except (OSError, StoreError) as error:
             problem = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-            self._add(verified, f"cannot be read ({problem})", entry.object)
-            return
-        if content.hexdigest() != entry.sha256:
-            self._add(verified, "its bytes are not those that were committed (sha256 differs)", entry.object)
-
-    def _listed(self, folder: str) -> Mapping[str, ObjectInfo]:
-        return {info.path: info for info in self._objects.list(folder)}
+            return f"cannot be read ({problem})"
+        return "" if content.hexdigest() == sha256 else "its bytes are not those that were committed (sha256 differs)"
 
 
 def _unit(path: str) -> str:

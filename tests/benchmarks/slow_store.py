@@ -9,7 +9,6 @@ The last line is one JSON object. Steps run in this process (`inline`), so that 
 
 from __future__ import annotations
 
-import abc
 import argparse
 import io
 import json
@@ -25,9 +24,10 @@ from marin_pipeline.core.source import unchanging
 from marin_pipeline.run.driver import RunResult, Session
 from marin_pipeline.run.options import Options
 from marin_pipeline.run.screen import JsonScreen
+from marin_pipeline.store.forwarding import Forwarding
 from marin_pipeline.store.objects import ObjectStore
 
-HERE = ("folder",)
+HERE = {"folder"}
 """Calls that only make a local folder: no store is asked."""
 
 OF_A_COMMIT = ("steps/", "resolved/", "shards/", "chains/", "work")
@@ -44,24 +44,17 @@ class Call:
     ended: float
 
 
-class SlowObjects(ObjectStore):
-    """Another store, each of whose calls takes longer, and is noted. What `ObjectStore` does in terms of these calls
-    is done here, call by call.
-    """
+class SlowObjects(Forwarding):
+    """Another store, each of whose calls takes longer, and is noted."""
 
     def __init__(self, objects: ObjectStore, delay: float) -> None:
-        self._objects = objects
+        super().__init__(objects)
         self._delay = delay
-        self.url = objects.url
-        self.shared = objects.shared
-        self.in_place = objects.in_place
         self.calls: list[Call] = []
 
     def ask(self, operation: str, *arguments: Any) -> Any:
         """Wait, and pass a call on."""
         asked = getattr(self._objects, operation)
-        if operation in HERE:
-            return asked(*arguments)
         began = time.monotonic()
         time.sleep(self._delay)
         try:
@@ -79,16 +72,15 @@ def _passed_on(operation: str) -> Any:
     return call
 
 
-for _operation in ObjectStore.__abstractmethods__:
+for _operation in {*ObjectStore.__abstractmethods__, "info"} - HERE:
     setattr(SlowObjects, _operation, _passed_on(_operation))
-abc.update_abstractmethods(SlowObjects)
 
 
 def run(targets: Sequence[Artifact[Any]], prefix: str, delay: float) -> tuple[RunResult, list[Call]]:
     """Plan and run as the command line does; the result, and the calls since planning ended."""
     with unchanging():
         session = Session.open(targets, Options(prefix=prefix, backend="inline"), "tests/benchmarks/layered")
-        slow = SlowObjects(session.objects, delay)  # pyright: ignore[reportAbstractUsage] - its methods are set above
+        slow = SlowObjects(session.objects, delay)
         session = replace(session, objects=slow)
         looks = session.looks()
         plan = session.plan(looks)

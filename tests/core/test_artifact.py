@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tracemalloc
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NewType
@@ -143,6 +145,22 @@ def test_a_large_file_is_named_by_its_chunks(tmp_path: Path) -> None:
         file.write(b"!")
     parts = hashlib.sha256(bytes(CHUNK)).digest() + hashlib.sha256(b"!").digest()
     assert content_digest(path) == hashlib.sha256(parts).hexdigest()
+
+
+def test_large_files_are_hashed_by_many_threads_in_little_memory(tmp_path: Path) -> None:
+    """As after the first look at a cache: 12 files of more than a chunk at the same time."""
+    paths = [tmp_path / f"{number}" for number in range(12)]
+    for path in paths:
+        with path.open("wb") as file:
+            file.truncate(CHUNK + 2**20)
+    parts = hashlib.sha256(bytes(CHUNK)).digest() + hashlib.sha256(bytes(2**20)).digest()
+    tracemalloc.start()
+    with ThreadPoolExecutor(12) as pool:
+        digests = set(pool.map(content_digest, paths))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert digests == {hashlib.sha256(parts).hexdigest()}
+    assert peak < 32 * 2**20
 
 
 def test_the_value_of_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:

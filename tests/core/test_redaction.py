@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import os
+import threading
+import time
 import urllib.parse
+from collections.abc import Iterable, Mapping
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 
 from marin_pipeline import Secret
-from marin_pipeline.core import secrets
+from marin_pipeline.core import redaction, secrets
 from marin_pipeline.core.errors import DeclarationError, InputError
 from marin_pipeline.core.redaction import Redactor
 from marin_pipeline.core.secrets import guard, guarding, redacted, redacted_tree, secret_names
@@ -100,6 +103,31 @@ def test_what_is_known_here_is_redacted_and_stays_known(monkeypatch: pytest.Monk
         "<secret TEST_REDACTED>": ["<secret TEST_REDACTED>", 1, None],
         "\ud800": "\udcff",
     }
+
+
+def test_a_redactor_that_was_made_while_another_value_was_seen_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_CHANGING", "first value of all")
+    begun = threading.Event()
+
+    class Slow(Redactor):
+        def __init__(self, values: Mapping[str, Iterable[str]]) -> None:
+            super().__init__(values)
+            is_first = not begun.is_set()
+            begun.set()
+            time.sleep(0.1 * is_first)
+
+    monkeypatch.setattr(redaction, "Redactor", Slow)
+    thread = threading.Thread(target=secrets.redactor, args=(["TEST_CHANGING"],))
+    thread.start()
+    assert begun.wait(10)
+    monkeypatch.setenv("TEST_CHANGING", "second value of all")
+    secrets.redactor(["TEST_CHANGING"])
+    thread.join()
+    found = secrets.redactor(["TEST_CHANGING"])
+    assert found is not None
+    assert found.redacted(b"first value of all, second value of all") == (
+        b"<secret TEST_CHANGING>, <secret TEST_CHANGING>"
+    )
 
 
 def test_a_value_with_bytes_that_are_no_text_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from marin_pipeline.core.errors import StoreError
+from marin_pipeline.store.forwarding import Forwarding
 from marin_pipeline.store.objects import (
     FileToPublish,
     Found,
@@ -57,16 +58,12 @@ LATE = 4
 """How many calls later a late write is done, at most."""
 
 
-class FaultyObjects(ObjectStore):
+class FaultyObjects(Forwarding):
     """Another store, with faults by a rule."""
 
     def __init__(self, objects: ObjectStore, rule: Rule) -> None:
-        self._objects = objects
+        super().__init__(objects)
         self._rule = rule
-        self.url = objects.url
-        self.shared = objects.shared
-        self.in_place = objects.in_place
-        self.parallel = objects.parallel
         self.faults: list[tuple[str, str]] = []
         """What went wrong: operation and path."""
         self.counts: Counter[Fault] = Counter()
@@ -139,6 +136,9 @@ class FaultyObjects(ObjectStore):
         self._before[path] = before
         return answer
 
+    def is_there(self) -> bool:
+        return self._do("is_there", "", self._objects.is_there)
+
     def read(self, path: str) -> Found | None:
         return self._do("read", path, lambda: self._objects.read(path))
 
@@ -159,12 +159,6 @@ class FaultyObjects(ObjectStore):
 
     def names(self, folder: str) -> list[str]:
         return self._do("names", folder, lambda: self._objects.names(folder))
-
-    def folder(self, path: str) -> Path:
-        return self._objects.folder(path)
-
-    def forget(self, path: str) -> None:
-        self._objects.forget(path)
 
     def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         return self._do("publish", path, lambda: self._objects.publish(path, files, told))

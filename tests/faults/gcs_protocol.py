@@ -5,14 +5,26 @@ in parts that go on where they were. (The emulator ends an upload when it is ask
 from __future__ import annotations
 
 import json
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, unquote
 
 UNIT = 256 * 1024
 """Bytes in whose multiples the store keeps what has arrived."""
+
+GENERATION = "7"
+"""Of every object."""
+
+OBJECT = {
+    "ETag": '"5d41402abc4b2a76b9719d911017c592"',
+    "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT",
+    "X-Goog-Generation": GENERATION,
+}
+"""What the store says of an object beside its bytes."""
 
 
 class Store:
@@ -22,6 +34,12 @@ class Store:
         self.url = ""
         self.answers: list[tuple[int, str]] = []
         """Status and body of the next answers; the last one is given again and again."""
+        self.page: tuple[str, dict[str, str]] | None = None
+        """Body and headers of all answers, as of something that is no store."""
+        self.project: str | None = None
+        """Who pays for what was read last."""
+        self.authorization: str | None = None
+        """Of who read it."""
         self.asked = 0
         """Requests so far."""
         self.objects: dict[str, bytes] = {}
@@ -38,6 +56,15 @@ def refusal(status: int, message: str, reason: str = "") -> tuple[int, str]:
     """An answer as the JSON API gives it."""
     error = {"code": status, "message": message, "errors": [{"message": message, "reason": reason}]}
     return status, json.dumps({"error": error})
+
+
+def _as_xml(body: str) -> str:
+    """A refusal as the XML API gives it; else what it is."""
+    try:
+        error = json.loads(body)["error"]
+        return f"<Error><Code>{error['errors'][0]['reason']}</Code><Message>{error['message']}</Message></Error>"
+    except (ValueError, TypeError, LookupError):
+        return body
 
 
 @contextmanager
@@ -67,27 +94,63 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *arguments: Any) -> None:
         pass
 
-    def answer(self, status: int, body: str = "", **headers: str) -> None:
+    def parse_request(self) -> bool:
+        """Whether there is a request that is to be dealt with as a store does."""
+        parsed = super().parse_request()
+        if not parsed or self.store.page is None:
+            return parsed
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.answer(200, self.store.page[0], **self.store.page[1])
+        self.wfile.flush()
+        return False
+
+    def answer(self, status: int, body: str | bytes = "", **headers: str) -> None:
+        data = body.encode() if isinstance(body, str) else body
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", f"{len(body.encode())}")
+        self.send_header("Content-Length", f"{len(data)}")
         self.end_headers()
-        self.wfile.write(body.encode())
+        self.wfile.write(data)
 
     def do_GET(self) -> None:
-        self.canned()
+        if "/storage/v1/b/" in self.path and not self.path.startswith("/download/"):
+            self.canned()
+        elif self.store.answers:
+            self.canned(_as_xml)
+        else:
+            self._object()
+
+    def _object(self) -> None:
+        """An object as the XML API gives it."""
+        self.store.asked += 1
+        self.store.project = self.headers.get("x-goog-user-project")
+        self.store.authorization = self.headers.get("Authorization")
+        path, _, query = self.path.partition("?")
+        name = unquote(re.sub(r"^(/download/storage/v1/b/[^/]+/o|/[^/]+)/", "", path))
+        data = self.store.objects.get(name)
+        wanted = parse_qs(query).get("generation", [GENERATION])
+        if data is None or wanted != [GENERATION]:
+            self.answer(404, _as_xml(refusal(404, "The specified key does not exist.", "NoSuchKey")[1]))
+            return
+        span = self.headers.get("Range", "").removeprefix("bytes=").partition("-")
+        start, stop = int(span[0] or 0), int(span[2] or len(data) - 1) + 1
+        if span[0] and start >= len(data):
+            self.answer(416, _as_xml(refusal(416, "The requested range cannot be satisfied.", "InvalidRange")[1]))
+            return
+        there = {"Content-Range": f"bytes {start}-{min(stop, len(data)) - 1}/{len(data)}"} if span[0] else {}
+        self.answer(206 if span[0] else 200, data[start:stop], **there, **OBJECT)
 
     def do_DELETE(self) -> None:
         self.canned()
 
-    def canned(self) -> None:
+    def canned(self, written: Callable[[str], str] = str) -> None:
         """The next of the answers that a test laid out."""
         store = self.store
         store.asked += 1
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         status, body = store.answers.pop(0) if len(store.answers) > 1 else store.answers[0]
-        self.answer(status, body, **{"X-Goog-Generation": "7"})
+        self.answer(status, written(body), **(OBJECT if self.command == "GET" else {}))
 
     def do_POST(self) -> None:
         if "uploadType=resumable" not in self.path:

@@ -26,6 +26,7 @@ from marin_pipeline.run.scheduler import Scheduler
 from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
 from marin_pipeline.store.commit import Commit, look_many
+from marin_pipeline.store.forwarding import Forwarding
 from marin_pipeline.store.objects import (
     FileToPublish,
     Found,
@@ -108,15 +109,12 @@ def bursts(chance: random.Random) -> Callable[[Mapping[str, str]], str]:
     return choose
 
 
-class TakingTurns(ObjectStore):
+class TakingTurns(Forwarding):
     """A store each of whose calls waits for its turn."""
 
     def __init__(self, objects: ObjectStore, take: Callable[[str, str], None]) -> None:
-        self._objects = objects
+        super().__init__(objects)
         self._take = take
-        self.url = objects.url
-        self.shared = objects.shared
-        self.in_place = objects.in_place
         self.parallel = 1
         self.commits: list[tuple[str, Commit]] = []
         """What was to be committed and where, whoever came first."""
@@ -147,8 +145,9 @@ class TakingTurns(ObjectStore):
         self._take("names", folder)
         return self._objects.names(folder)
 
-    def folder(self, path: str) -> Path:
-        return self._objects.folder(path)
+    def info(self, path: str) -> ObjectInfo | None:
+        self._take("info", path)
+        return self._objects.info(path)
 
     def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         self._take("publish", path)

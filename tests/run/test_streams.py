@@ -24,7 +24,7 @@ def test_a_step_that_fails_in_a_stream_leaves_no_such_file(bench: Bench) -> None
     result = bench.run(streaming(numbers=[1], broken=True))
     assert "broken while it was streamed" in failure(result)
     assert not list(bench.prefix.rglob("all.txt"))
-    assert not [path for path in (bench.prefix / "tmp").rglob("*") if path.is_file()]
+    assert not [path for path in (bench.prefix / "tmp" / "1d").rglob("*") if path.is_file()]
 
 
 def test_a_step_function_streams_in_its_own_unit_test(tmp_path: Path) -> None:

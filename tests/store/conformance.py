@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Barrier
 from typing import Any
 
 import pytest
 
+from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.lease import Waiting
 from marin_pipeline.store.manifest import publish_all
-from marin_pipeline.store.objects import Found, ObjectInfo, ObjectStore, Wanted, put, together
+from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, Wanted, put, together
 
 AT_ONCE = 8
 """Threads that race."""
@@ -61,6 +63,17 @@ class Conformance:
             objects.fetch([Wanted("nothing", 0, "")])
         with pytest.raises(FileNotFoundError):
             list(objects.blocks("nothing"))
+
+    @pytest.mark.parametrize("size", [0, 10, 3_000_000])
+    def test_a_range_has_the_bytes_that_are_there_and_no_others(self, objects: ObjectStore, size: int) -> None:
+        data = bytes(number % 251 for number in range(size))
+        objects.create("a/b", data)
+        for start, stop in ((0, 1), (2, 7), (3, 3), (7, 3), (size, None), (size + 5, None), (size - 2, size + 9)):
+            if start >= 0:
+                assert b"".join(objects.blocks("a/b", start, stop)) == data[start:stop], (start, stop)
+        for start, stop in ((0, 0), (5, 5), (7, 3), (3, None), (3, 9)):
+            with pytest.raises(FileNotFoundError):
+                list(objects.blocks("a/nothing", start, stop))
 
     def test_swap_of_an_object_that_is_not_there_writes_nothing(self, objects: ObjectStore) -> None:
         assert not objects.swap("nowhere/lease.json", b"x", "1")
@@ -230,6 +243,46 @@ class Conformance:
             assert listed[path] == len(data)
             assert b"".join(objects.blocks(path)) == data
             assert read(objects, path).data == data
+
+    @pytest.mark.parametrize(
+        ("said", "there"),
+        [(10, 20), (20, 10), (10, 0), (10, 9 * 2**20), (9 * 2**20, 9 * 2**20 + 1), (9 * 2**20, 8 * 2**20)],
+    )
+    def test_a_file_that_is_written_while_it_is_published_is_refused(
+        self, objects: ObjectStore, said: int, there: int
+    ) -> None:
+        file = objects.folder("a/out") / "log"
+        file.write_bytes(bytes(there))
+        with pytest.raises(StoreError, match="log: was written while it was published; end what writes it"):
+            objects.publish("a/out", [FileToPublish("log", file, said)])
+        assert objects.in_place or objects.read("a/out/log") is None
+
+    # Writers ---------------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("end", ["close", "abort"])
+    def test_a_writer_that_has_ended_takes_nothing_more(self, objects: ObjectStore, end: str) -> None:
+        writer = objects.writer("a/stream")
+        assert writer.write(b"12") == 2
+        assert objects.list("a") == []
+        getattr(writer, end)()
+        for call in (lambda: writer.write(b"3"), writer.close):
+            with pytest.raises(ValueError, match="takes nothing more"):
+                call()
+        writer.abort()
+        found = objects.read("a/stream")
+        assert (None if found is None else found.data) == (b"12" if end == "close" else None)
+
+    def test_the_end_of_a_block_ends_its_writer(self, objects: ObjectStore) -> None:
+        with objects.writer("a/whole") as writer:
+            writer.write(b"12")
+        with suppress(ZeroDivisionError), objects.writer("a/none") as writer:
+            writer.write(b"12")
+            _ = 1 // 0
+        with objects.writer("a/closed") as writer:
+            assert writer.close().size == 0
+        with objects.writer("a/aborted") as writer:
+            writer.abort()
+        assert [(info.path, info.size) for info in objects.list("a")] == [("a/closed", 0), ("a/whole", 2)]
 
     def test_what_is_published_again_is_replaced_and_the_rest_stays(self, objects: ObjectStore) -> None:
         folder = objects.folder("a/records")

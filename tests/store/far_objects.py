@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from marin_pipeline.core.artifact import ContentHash
+from marin_pipeline.store.downloads import Opened
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Told, Written, untold
 from marin_pipeline.store.remote_objects import RemoteObjects
@@ -54,24 +54,22 @@ class FarObjects(RemoteObjects):
         self.calls.append(("writer", path))
         return self.near.writer(self.checked(path))
 
-    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        self.calls.append(("blocks", path))
-        return self._blocks(path, start, stop)
+    def opened(self, path: str, start: int, stop: int | None, version: str) -> Opened:
+        found = (self.near.root / self.checked(path)).stat() if self.near.info(path) else None
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", path)
+        return Opened(f"{found.st_mtime_ns}", found.st_size, self._blocks(path, start, stop))
 
     def _blocks(self, path: str, start: int, stop: int | None) -> Iterator[bytes]:
-        try:
-            yield from self.near.blocks(self.checked(path), start, stop)
-        except FileNotFoundError:
-            raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
+        return self.near.blocks(path, start, stop)
+
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        self.calls.append(("blocks", path))
+        return super().blocks(path, start, stop)
 
     def download(self, path: str, target: Path) -> str:
-        content = ContentHash()
-        with target.open("xb") as file:
-            self.calls.append(("download", path))
-            for block in self._blocks(path, 0, None):
-                content.update(block)
-                file.write(block)
-        return content.hexdigest()
+        self.calls.append(("download", path))
+        return super().download(path, target)
 
     def fetched(self) -> Sequence[str]:
         """Last parts of the paths whose bytes were taken since the last call."""

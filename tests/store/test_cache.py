@@ -18,6 +18,7 @@ import pytest
 
 from marin_pipeline.core.errors import CacheError, CorruptOutput, UsageError
 from marin_pipeline.store import cache as module
+from marin_pipeline.store import downloads
 from marin_pipeline.store.cache import Cache, check_cache
 from marin_pipeline.store.manifest import Entry
 from marin_pipeline.store.objects import DiskFull, NoAnswer, Wanted
@@ -96,6 +97,17 @@ def test_what_lies_in_one_folder_of_the_store_lies_in_one_folder_here(objects: F
     assert {path.parent for path in paths} == {paths[0].parent}
     assert [path.name for path in paths] == sorted(path.name for path in paths[0].parent.iterdir())
     assert sorted(objects.fetched()) == [path.name for path in paths]
+
+
+def test_what_is_known_of_fetched_files_does_not_grow_with_their_number(
+    objects: FarObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marin_pipeline.store.cache.MOST", 5)
+    cache, wanted = another(objects), [put(objects, f"{number}/x", b"%d" % number) for number in range(20)]
+    for each in (*wanted, *wanted):
+        assert cache.fetched(objects, [each])[0].read_bytes() == each.path.removesuffix("/x").encode()
+    assert len(cache._contents) <= 5
+    assert len(cache._folders) <= 5
 
 
 def test_one_content_is_fetched_once_whatever_its_names_and_stores(objects: FarObjects, tmp_path: Path) -> None:
@@ -321,12 +333,14 @@ def test_a_disk_that_is_full_of_what_nobody_uses_is_no_error(
 
 
 def test_a_store_that_does_not_answer_is_told_as_such(objects: FarObjects, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(*_: object) -> Iterator[bytes]:
-        yield b"da"
+    def silent(path: str, start: int, stop: int | None) -> Iterator[bytes]:
+        if not start:
+            yield b"da"
         raise NoAnswer("the store does not answer")
 
     wanted = put(objects, "a/x", b"data")
     with monkeypatch.context() as patch:
+        patch.setattr(downloads, "WAITS", (0.01,))
         patch.setattr(objects, "_blocks", silent)
         with pytest.raises(NoAnswer):
             objects.fetch([wanted])

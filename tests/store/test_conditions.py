@@ -36,6 +36,23 @@ if __name__ == "__main__":
 """
 
 
+MAPPED = """
+from marin_pipeline import Artifact, Context, main, step
+
+def look(shard, item: int) -> int:
+    assert shard.streams._objects.single_writer, "the shard's process"
+    return item
+
+@step
+def total(ctx: Context, count: int) -> int:
+    assert ctx._objects.single_writer, "the step's process"
+    return sum(each.value for each in ctx.map(look, range(count)))
+
+if __name__ == "__main__":
+    main(total(count=3))
+"""
+
+
 class Ignoring(MemoryObjects):
     """A store as others see it, that ignores the conditions that it is told to ignore."""
 
@@ -144,3 +161,12 @@ def test_a_run_on_a_server_that_ignores_conditions_is_refused_and_goes_on_with_s
         "count_words": "cached",
         "multiply": "done",
     }
+
+
+def test_workers_look_before_they_write_too(program: Program, deaf_server: str, gs_prefix: str, tmp_path: Path) -> None:
+    file = tmp_path / "mapped.py"
+    file.write_text(MAPPED)
+    arguments = ("--prefix", gs_prefix, "--single-writer", "--json")
+    done = program(file, *arguments, extra={"STORAGE_EMULATOR_HOST": deaf_server})
+    assert done.code == 0, done.err
+    assert {step["status"] for step in done.summary.values()} == {"done"}

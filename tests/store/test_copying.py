@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import hashlib
 import random
 import shutil
@@ -17,12 +18,14 @@ from typing import Any
 import pytest
 
 from marin_pipeline import Artifact, Context, LocalFile, step
+from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import copying, layout, pages
 from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Commit, Invalidation, invalidate, look
 from marin_pipeline.store.copying import copy_output, shown_url
 from marin_pipeline.store.gc import collect
+from marin_pipeline.store.kept_files import copy_file, keep_file
 from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
 from marin_pipeline.store.names import key_folders
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, open_objects
@@ -33,6 +36,7 @@ from tests.faults.faulty_objects import Fault, FaultyObjects
 from tests.run.conftest import inline
 from tests.run.sample_steps import add, first_line, increment, number, squares, words
 from tests.run.sessions import Bench
+from tests.stores import new_prefix
 
 __all__ = ["inline"]
 
@@ -333,6 +337,41 @@ def test_a_damaged_object_of_the_source_is_named_and_nothing_is_committed(
     assert target.read(entry.object) is None
 
 
+@pytest.mark.parametrize("size", [10, 12 * 2**20])
+@pytest.mark.parametrize("how", ["missing", "flipped", "longer", "unreadable"])
+def test_a_kept_file_that_is_another_one_is_not_taken(
+    how: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its size is known or not; where it is, no more is read than tells."""
+    source, target = open_objects(str(tmp_path / "source")), open_objects(str(tmp_path / "target"))
+    (tmp_path / "file").write_bytes(bytes(size))
+    digest = content_digest(tmp_path / "file")
+    keep_file(source, tmp_path / "file", digest, size)
+    file = tmp_path / "source" / layout.kept_file(digest)
+    if how == "longer":
+        file.chmod(0o644)
+        with file.open("ab") as opened:
+            opened.truncate(size + 40 * 2**20)
+    elif how == "unreadable":
+
+        def refuse(path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+            if stop is None:
+                raise OSError(errno.EIO, "Input/output error")
+            yield b""
+
+        monkeypatch.setattr(source, "blocks", refuse)
+    else:
+        corrupt(how, file)
+    error, told = {
+        "missing": (CorruptOutput, "the file that a step was given is missing"),
+        "unreadable": (StoreError, "cannot be read"),
+    }.get(how, (CorruptOutput, "is not the file that a step was given"))
+    for known in (size, None):
+        with pytest.raises(error, match=told):
+            copy_file(source, target, digest, known)
+    assert target.list("files") == target.list("tmp") == []
+
+
 @pytest.mark.parametrize("how", ["missing", "flipped", "cut"])
 @pytest.mark.parametrize("record", ["spec.json", "attempts/*/manifest.json"])
 def test_a_damaged_record_of_the_source_is_named_and_nothing_is_committed(
@@ -459,10 +498,30 @@ def test_a_prefix_is_written_down_without_user_and_password() -> None:
 
 
 def test_checksums_of_two_kinds_say_nothing() -> None:
-    assert not checksums_differ("md5:a", "crc32c:b")
-    assert not checksums_differ(None, "md5:a")
-    assert checksums_differ("md5:a", "md5:b")
-    assert checksums_differ("a", "b-2")
+    """As they are of the bytes "a" and "b"; the last is that of an upload in parts."""
+    crc32cs = ["wdBDMA==", "0oCwxA=="]
+    md5s = ["0cc175b9c0f1b6a831c399e269772661", "92eb5ffee6ae2fec3ad71c777531578f", f"{'ab' * 16}-3"]
+    for kind in (crc32cs, md5s):
+        for one in kind:
+            assert [checksums_differ(one, other) for other in kind] == [one != other for other in kind]
+            assert not any(checksums_differ(one, other) for other in (None, *(md5s if kind is crc32cs else crc32cs)))
+
+
+@pytest.mark.parametrize("kinds", [("s3", "gs"), ("gs", "s3")], ids=" to ".join)
+def test_after_a_copy_to_another_kind_of_store_no_byte_is_read_to_see_that_it_is_intact(
+    kinds: tuple[str, str], inline: Bench, request: pytest.FixtureRequest
+) -> None:
+    inline.url, second = (new_prefix(request, kind) for kind in kinds)
+    made(inline, WORDS)
+    target = open_objects(second)
+    copied(inline.objects, target, WORDS)
+    asked: set[tuple[str, str]] = set()
+    noted = FaultyObjects(target, lambda *call: asked.add(call))  # pyright: ignore[reportArgumentType] - no fault
+    verified = Verifier(noted, "intact").verify(step_id(WORDS), WORDS.key[:16])
+    assert verified is not None
+    assert verified.ok
+    assert asked
+    assert not [call for call in asked if call[0] in ("blocks", "fetch") or call[1].endswith("words.txt")]
 
 
 class Saying(FaultyObjects):
@@ -475,7 +534,7 @@ class Saying(FaultyObjects):
 def test_where_a_store_says_another_checksum_of_a_copy_its_bytes_decide(inline: Bench, tmp_path: Path) -> None:
     commit = made(inline, WORDS)
     path = inline.prefix / layout.manifest(step_id(WORDS), WORDS.key, commit.attempt)
-    manifest = Manifest(tuple(replace(each, checksum="ab") for each in entries(inline.objects, WORDS)))
+    manifest = Manifest(tuple(replace(each, checksum="ab" * 16) for each in entries(inline.objects, WORDS)))
     path.write_bytes(manifest.dumps())
     commit = replace(commit, manifest=hashlib.sha256(manifest.dumps()).hexdigest())
     target = Saying(open_objects(str(tmp_path / "target")), lambda operation, path: None)

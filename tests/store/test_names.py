@@ -11,6 +11,7 @@ from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.core.key import key_of
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import write_spec
+from marin_pipeline.store.memory_objects import MemoryObjects
 from marin_pipeline.store.names import (
     current_names,
     drop_root,
@@ -101,6 +102,17 @@ def test_two_at_once_get_a_number_of_their_own(objects: ObjectStore) -> None:
         thread.join()
     assert sorted(given) == [f"ada/wiki@{number}" for number in range(1, 9)]
     assert {record.key for record in history_of(objects, "wiki")} == {f"{number:064x}" for number in range(8)}
+
+
+def test_a_store_that_tells_no_versions_gives_no_second_number() -> None:
+    """An S3 server need not answer a write with an ETag."""
+
+    class Mute(MemoryObjects):
+        def create(self, path: str, data: bytes) -> str | None:
+            assert path.endswith("/1.json")
+            return None if super().create(path, data) is None else ""
+
+    assert enter_name(Mute("mute://"), "ada", "wiki", *A, anew=True).number == 1
 
 
 def test_a_lost_reply_gives_no_second_number(objects: ObjectStore) -> None:

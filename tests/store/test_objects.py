@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import socket
@@ -11,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
+from marin_pipeline.store.kept_files import SMALL, keep_file
 from marin_pipeline.store.objects import ObjectStore, Wanted, open_objects
 from tests.faults.faulty_objects import FaultyObjects
 from tests.store.conformance import Conformance
@@ -54,13 +58,77 @@ def test_a_killed_writer_leaves_no_half_object(tmp_path: Path) -> None:
     assert objects.names(".") == ["a", "tmp"]
 
 
+def test_a_url_with_one_slash_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"s3:/bucket: a URL is written s3://…"):
+        open_objects("s3:/bucket")
+    assert open_objects("./s3:/bucket").url == str(tmp_path / "s3:" / "bucket")
+
+
+def test_a_writer_whose_end_fails_leaves_nothing(tmp_path: Path) -> None:
+    objects = open_objects(str(tmp_path / "store"))
+    objects.create("taken", b"")
+    (tmp_path / "file").write_bytes(bytes(SMALL + 1))
+    writer = objects.writer("taken/below")
+    writer.write(b"1")
+    with pytest.raises(StoreError, match="a file stands where a folder is needed"):
+        writer.close()
+    writer.abort()
+    digest = content_digest(tmp_path / "file")
+    (tmp_path / "store" / "files").write_bytes(b"")
+    with pytest.raises(StoreError, match="a file stands where a folder is needed"):
+        keep_file(objects, tmp_path / "file", digest, SMALL + 1)
+    assert objects.list("tmp") == []
+
+
+def test_swap_works_where_only_files_that_can_be_written_are_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS."""
+    plain = fcntl.flock
+
+    def flock(file: int, operation: int) -> None:
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        plain(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    objects = open_objects(str(tmp_path))
+    version = objects.create("a/lease.json", b"1")
+    assert version is not None
+    assert objects.swap("a/lease.json", b"2", version) is not None
+    assert objects.swap("a/lease.json", b"3", version) is None
+
+
+def test_a_file_system_without_locks_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    objects = open_objects(str(tmp_path))
+    version = objects.create("a/lease.json", b"1")
+    assert version is not None
+    opened = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(StoreError, match=r"tmp/locks/..: cannot lock: the file system gives no locks there; choose"):
+        objects.swap("a/lease.json", b"2", version)
+    assert len(os.listdir("/proc/self/fd")) == opened
+
+
 def test_another_scheme_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"abc://bucket: abc:// is not supported"):
         open_objects("abc://bucket")
 
 
 @pytest.mark.parametrize(
-    "prefix", ["s3://key:hunter2secret@bucket/x", "gs://hunter2secret@bucket", "http://u:hunter2secret@h/x"]
+    "prefix",
+    [
+        "s3://key:hunter2secret@bucket/x",
+        "s3://key:hunter2secret/1@bucket/x",
+        "s3:/key:hunter2secret@bucket/x",
+        "gs://hunter2secret@bucket",
+        "http://u:hunter2secret@h/x",
+        "http://u:hunter2secret/1@h/x",
+    ],
 )
 def test_a_prefix_with_credentials_is_refused_and_not_shown(prefix: str) -> None:
     with pytest.raises(UsageError, match="leave credentials out of it") as caught:

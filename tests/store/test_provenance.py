@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from marin_pipeline.store.gc import Collection, collect
 from marin_pipeline.store.lease import Waiting
 from marin_pipeline.store.objects import holds, open_objects
 from marin_pipeline.store.origins import read_origin
+from marin_pipeline.store.verify import Verifier
 from tests.run.conftest import inline
 from tests.run.sample_steps import fails, first_line, number
 from tests.run.sessions import Bench, step_folder
@@ -142,6 +144,19 @@ def test_the_command_that_verify_names_mends_what_was_kept(inline: Bench, target
         assert inline.run(target).ok
         assert file.exists()
         assert housekeeping.verify(inline.objects, [], "full", False) == 0
+
+
+def test_a_kept_file_that_cannot_be_read_is_a_finding(inline: Bench, target: Any) -> None:
+    (file,) = inline.prefix.glob("files/*/*")
+    file.unlink()
+    os.mkfifo(file)
+    (short,) = inline.objects.names(f"steps/{first_line.id}")
+    verified = Verifier(inline.objects, "full").verify(first_line.id, short)
+    assert verified is not None
+    (finding,) = verified.findings
+    assert finding.where == str(file)
+    assert finding.what == "cannot be read (No such file or directory)"
+    assert finding.remedy.startswith("delete it, ")
 
 
 def test_whether_an_object_is_there_is_told_of_empty_ones_and_of_folders(prefix: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import random
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -182,6 +183,26 @@ def test_a_break_in_the_line_is_not_seen_by_the_reader(
     monkeypatch.setattr(objects, "_blocks", broken)
     with opened(objects, entry) as file:
         assert file.read() == data
+
+
+def test_who_jumps_about_is_fetched_little_more_than_is_read(
+    objects: FarObjects, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two pieces after each jump, as the columns of a table are read."""
+    entry, plain, sizes = put(objects, "a/x", data), objects.blocks, list[int]()
+
+    def blocks(path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        assert stop is not None
+        sizes.append(stop - start)
+        return plain(path, start, stop)
+
+    monkeypatch.setattr(objects, "blocks", blocks)
+    chance, size = random.Random(0), 2 * JUMP
+    with opened(objects, entry) as file:
+        for _ in range(40):
+            at = file.seek(chance.randrange(SIZE - size))
+            assert file.read(JUMP) + file.read(JUMP) == data[at : at + size]
+    assert sum(sizes) < 2 * 40 * size
 
 
 def test_memory_is_bounded_whatever_the_size(objects: FarObjects) -> None:

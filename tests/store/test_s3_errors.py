@@ -20,7 +20,7 @@ from obstore.store import S3Store
 
 from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import MarinError, StoreError, UsageError
-from marin_pipeline.store import s3_objects
+from marin_pipeline.store import downloads
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.objects import FileToPublish, NoAnswer, put
 from marin_pipeline.store.s3_objects import S3Objects
@@ -276,9 +276,9 @@ def test_reading_goes_on_where_the_connection_broke(line: Line, s3_prefix: str, 
         assert b"".join(objects.blocks("a/file")) == data
         assert not line.cuts
         line.cuts = [3 * MIB, 2 * MIB, 1 * MIB]
-        assert objects.download("a/file", tmp_path / "got") == written.sha256
+        assert objects.download("a/file", tmp_path / f"{size}") == written.sha256
         assert not line.cuts
-        assert (tmp_path / "got").read_bytes() == data
+        assert (tmp_path / f"{size}").read_bytes() == data
 
 
 def test_an_object_that_is_replaced_while_it_is_read_is_not_read_as_a_mixture(
@@ -300,7 +300,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_not_read_as_a_mixture(
 def test_a_download_that_cannot_be_finished_leaves_no_file(
     line: Line, s3_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_objects, "RESUMED", 1)
+    monkeypatch.setattr(downloads, "WAITS", (0.1,))
     objects = S3Objects(s3_prefix)
     (tmp_path / "file").write_bytes(bytes(10 * MIB))
     objects.publish("a", [FileToPublish("file", tmp_path / "file", 10 * MIB)])
@@ -308,6 +308,19 @@ def test_a_download_that_cannot_be_finished_leaves_no_file(
     with pytest.raises(NoAnswer):
         objects.download("a/file", tmp_path / "got")
     assert not (tmp_path / "got").exists()
+
+
+def test_an_answer_that_announces_more_than_there_is_memory_is_none(
+    line: Line, s3_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "WAITS", ())
+    objects = S3Objects(s3_prefix)
+    head = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nConnection: close\r\n'
+    for call in (lambda: objects.read("a"), lambda: list(objects.blocks("a"))):
+        line.canned = [head + b"Content-Length: 99999999999999999\r\n\r\nabc"] * 20
+        with pytest.raises(NoAnswer):
+            call()
+        line.canned.clear()
 
 
 def test_an_upload_goes_on_after_the_connection_broke(line: Line, s3_prefix: str, tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ def test_what_is_fetched_has_the_bytes_and_the_digest(objects: S3Objects, tmp_pa
     for size in (0, 5 * MIB, 64 * MIB, 130 * MIB + 1):
         file = random_file(folder / f"{size}", size)
         objects.publish("a", [FileToPublish(f"{size}", file, size)])
-        assert objects.download(f"a/{size}", tmp_path / "got") == content_digest(file)
-        assert (tmp_path / "got").stat().st_size == size
-        assert content_digest(tmp_path / "got") == content_digest(file)
+        assert objects.download(f"a/{size}", tmp_path / f"{size}") == content_digest(file)
+        assert (tmp_path / f"{size}").stat().st_size == size
+        assert content_digest(tmp_path / f"{size}") == content_digest(file)
 
 
 def test_ranges_of_an_object_are_those_of_its_bytes(objects: S3Objects) -> None:

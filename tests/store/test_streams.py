@@ -223,17 +223,17 @@ class Breaking(MemoryObjects):
         inner, count = super().writer(path), 0
 
         class Writer(ObjectWriter):
-            def write(self, data: bytes | bytearray | memoryview) -> int:
+            def _write(self, data: bytes | bytearray | memoryview) -> int:
                 nonlocal count
                 count += 1
                 if count == 3:
                     raise NoAnswer("the store does not answer")
                 return inner.write(data)
 
-            def close(self) -> Written:
+            def _close(self) -> Written:
                 return inner.close()
 
-            def abort(self) -> None:
+            def _abort(self) -> None:
                 inner.abort()
 
         return Writer()

@@ -16,16 +16,18 @@ from hypothesis import strategies as st
 
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError
 from marin_pipeline.core.visible import as_line
+from marin_pipeline.run.difference import Sides
 from marin_pipeline.run.shards import read_shard
 from marin_pipeline.run.work import StoredWork
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Commit, Source
+from marin_pipeline.store.copying import checked_spec
 from marin_pipeline.store.manifest import Manifest
 from marin_pipeline.store.objects import ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 from marin_pipeline.store.pages import manifest_of
-from marin_pipeline.store.resolved import read_entry
+from marin_pipeline.store.resolved import read_entry, resolved_digest
 from marin_pipeline.store.sealed import seal
 
 KEY = "ab" * 32
@@ -228,3 +230,24 @@ def test_links_to_files_of_several_places_stay_in_one_folder(objects: ObjectStor
     commit = dataclasses.replace(COMMIT, manifest=hashlib.sha256(data).hexdigest())
     with pytest.raises(MarinError, match="not a manifest"):
         CommittedOutput(objects, "x", KEY, commit).local("..")
+
+
+NO_SPECS = [b"\xff", b"[]", b"5", b"null", b"{}", b"{", b"[" * 100_000, b'{"step": "x"}', b'{"step": 5, "code": {}}']
+
+
+@pytest.mark.parametrize("data", NO_SPECS, ids=lambda data: ascii(data[:12]))
+def test_bytes_that_hash_to_their_key_and_are_no_spec_are_refused(data: bytes, objects: ObjectStore) -> None:
+    key = hashlib.sha256(data).hexdigest()
+    objects.create(layout.spec("x", key), data)
+    with pytest.raises(CorruptOutput, match=r"spec\.json: is no spec.*; it cannot be taken from there"):
+        checked_spec(objects, "x", key)
+    with pytest.raises(CorruptOutput, match=r"spec\.json: is no spec.*; delete it"):
+        Sides(objects).side(key, "x")
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff", b"{", b"[" * 100_000, b"[" * 900 + b"]" * 900], ids=lambda data: ascii(data[:9])
+)
+def test_a_spec_that_cannot_be_read_has_no_digest_of_what_it_was_made_from(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"decode|Expecting|deeply"):
+        resolved_digest(data, {})

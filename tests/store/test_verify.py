@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from marin_pipeline.core.canonical import digest
-from marin_pipeline.store import layout
+from marin_pipeline.store import layout, verify
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.manifest import Manifest
 from marin_pipeline.store.names import key_folders
 from marin_pipeline.store.objects import Found, ObjectInfo
-from marin_pipeline.store.verify import Finding, Level, Verifier
+from marin_pipeline.store.verify import Finding, Level, Listings, Verifier
 from tests.run.conftest import inline
 from tests.run.sample_steps import number, squares, times, words
 from tests.run.sessions import Bench, step_folder
@@ -165,3 +165,22 @@ def test_objects_are_found_by_listings_and_never_one_by_one(inline: Bench) -> No
     assert Verifier(objects, "intact").verify(squares.id, short)
     # The attempt, twelve shards, the origins and their code; the commit, whether it ended, spec, manifest and origin.
     assert objects.asked == {"list": 15, "read": 5}
+
+
+def test_listings_are_kept_as_long_as_they_are_small_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "LISTED", 12)
+    objects = Counted(tmp_path)
+    for folder, size in (("a", 3), ("b", 3), ("c", 3), ("large", 20)):
+        for index in range(size):
+            objects.create(f"{folder}/{index}", b"")
+    listings = Listings(objects)
+
+    def asked(*folders: str) -> int:
+        before = objects.asked["list"]
+        for folder in folders:
+            assert listings.below(folder).keys() == {info.path for info in LocalObjects(tmp_path).list(folder)}
+        return objects.asked["list"] - before
+
+    assert asked("a", "b", "c", "a", "b") == 3
+    assert asked("large", "large") == 1
+    assert asked("c", "large") == 2
