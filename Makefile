@@ -36,6 +36,8 @@ lock:  ## requirements.lock anew from pyproject.toml
 	uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -o requirements.lock
 
 $(INSTALLED): requirements.lock pyproject.toml
+	@command -v $(firstword $(PYTHON)) > /dev/null || \
+		{ echo "there is no command $(PYTHON): name a Python 3.11 or newer that is there, as in 'make PYTHON=/path/to/python3 $(MAKECMDGOALS)'"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is too old: marin_pipeline needs Python 3.11 or newer, as in 'make PYTHON=python3.12 $(MAKECMDGOALS)'"; exit 1; }
 	$(PYTHON) -m venv --clear .venv

@@ -23,7 +23,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeGuard
 
 from marin_pipeline.core.artifact import Artifact
-from marin_pipeline.core.canonical import is_sequence
+from marin_pipeline.core.canonical import Tree, is_sequence
 from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.grid import Grid, flattened
@@ -314,8 +314,11 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
         compared = compare(lock, plan, asked, not (parsed.only or parsed.until))
     except InputError as error:
         compared, damage = Comparison(lock.name, ()), error
-    transfers = session.transfers(plan)
-    trees = [planned.tree() for planned in plan.nodes.values()]
+    transfers, unset = session.transfers(plan), session.unset_secrets(plan)
+    trees: list[Tree] = []
+    for key, planned in plan.nodes.items():
+        of_step: list[Tree] = [each.tree() for each in unset if each.node.key == key]
+        trees.append({**planned.tree(), **({"unset_secrets": of_step} if of_step else {})})
     trees += [{"transfer": tree}] if (tree := transfers.tree()) else []
     if parsed.check:
         trees += compared.trees()
@@ -325,6 +328,7 @@ def _plan(session: Session, plan: Plan, parsed: argparse.Namespace, out: TextIO,
         lines = plan_lines(plan, session.title, session.objects.url, undone=True) if parsed.check else []
     else:
         lines = plan_lines(plan, session.title, session.objects.url, whole=parsed.verbose) + transfers.lines()
+        lines += [each.line for each in unset]
     if not parsed.quiet or parsed.check:
         lines += [] if parsed.json else compared.lines(each=parsed.check, whole=not parsed.check)
     for line in lines:
@@ -454,7 +458,7 @@ def stream_aside() -> TextIO:
 
 def _stopped_line(result: RunResult) -> str:
     """What a run that was asked to stop has left."""
-    from marin_pipeline.run.plan import few
+    from marin_pipeline.run.words import few
 
     waiting = sum(settled.outcome == "blocked" and not settled.stopped for settled in result.settled.values())
     left = [few(result.stopped)] if result.stopped else []

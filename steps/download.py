@@ -145,7 +145,12 @@ def download(
     from marin_pipeline.data.remote.transfer import Patience, Watch, patiently
 
     watch, patience = Watch(), Patience(tries=max(1, tries))
-    ask_again = partial(patiently, patience=patience, watch=watch, log=ctx.log)
+
+    def log(message: str) -> None:
+        ctx.log(message)
+        ctx.doing(message)
+
+    ask_again = partial(patiently, patience=patience, watch=watch, log=log)
     wanted = [
         Wanted(
             address,
@@ -166,7 +171,7 @@ def download(
             raise ctx.stop()
 
     fetched = fetch_all(
-        found, ctx.stream, ctx.work, workers=workers, patience=patience, watch=watch, look=look, log=ctx.log
+        found, ctx.stream, ctx.work, workers=workers, patience=patience, watch=watch, look=look, log=log
     )
     _record(ctx, found, fetched)
     return Downloaded(

@@ -129,6 +129,12 @@ class Context(Protocol):
         """Say how far the step is. Cheap: may be called often."""
         ...
 
+    def doing(self, text: str) -> None:
+        """Say in a line what the step is at, such as what it waits for: it is shown beside the progress until that goes
+        on.
+        """
+        ...
+
     def log(self, message: str) -> None:
         """Write a line to the step's log."""
         ...

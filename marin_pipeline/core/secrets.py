@@ -60,12 +60,19 @@ class Secret(Reference):
         Raises:
             InputError: when the variable is not set, or is too short to be told from ordinary text.
         """
-        self.refuse_short()
-        found = os.environ.get(self.name)
-        if not found:
-            raise InputError(f"the secret {self.name} is not set; export {self.name}=... where the step runs")
+        self.refuse_unusable()
         _look(self.name)
-        return found
+        return os.environ[self.name]
+
+    def refuse_unusable(self) -> None:
+        """Check that the value is set, and long enough to be found in what a step writes.
+
+        Raises:
+            InputError: when it is not.
+        """
+        if not os.environ.get(self.name):
+            raise InputError(f"the secret {self.name} is not set; export {self.name}=... where the step runs")
+        self.refuse_short()
 
     def refuse_short(self) -> None:
         """Check that the value, when it is set, is long enough to be found in what a step writes.
@@ -95,6 +102,11 @@ _redactors: dict[frozenset[tuple[str, str]], Redactor] = {}
 """By the names and values that they know: threads ask for them."""
 _lock = threading.RLock()
 """Held while a value is added; a signal's handler may find its own thread in it."""
+
+
+def any_secrets() -> bool:
+    """Whether this process knows of any."""
+    return bool(_known)
 
 
 def know(*names: str) -> None:

@@ -15,7 +15,7 @@ from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.step import Exactness
 from marin_pipeline.lab.first_difference import Side, first_difference
 from marin_pipeline.run.code_lock import RELATIVE_TOLERANCE, Golden, differences, figures
-from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.run.words import bytes_text, counted
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.manifest import VALUE, Entry
 from marin_pipeline.store.output import CommittedOutput
@@ -143,6 +143,5 @@ def _judged(
     if beyond:
         return "diverged", tuple(f"{each}, more than {RELATIVE_TOLERANCE:g} apart" for each in beyond)
     moved = sum(old[path] != new[path] for path in old)
-    return "within tolerance", (
-        f"{len(old)} figures of the value agree to {RELATIVE_TOLERANCE:g} (relative), {moved} of them not to the bit",
-    )
+    agree = counted(len(old), "figure of the value agrees", "figures of the value agree")
+    return "within tolerance", (f"{agree} to {RELATIVE_TOLERANCE:g} (relative), {moved:,} of them not to the bit",)

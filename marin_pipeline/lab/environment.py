@@ -26,8 +26,8 @@ from marin_pipeline.core.canonical import digest
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.visible import OutputLost
 from marin_pipeline.core.whole_file import write_whole
-from marin_pipeline.run.figures import counted
 from marin_pipeline.run.installed import packages as installed
+from marin_pipeline.run.words import counted, few
 from marin_pipeline.store.origins import Origin, Package
 
 How = Literal["auto", "present", "recorded"]
@@ -93,17 +93,11 @@ class Environment:
         versions = [each for each in left if each.old != each.new]
         files = [each for each in left if each.old == each.new]
         if versions:
-            yield f"packages of other versions than the record: {named(versions)}"
+            yield f"packages of other versions than the record: {few(versions, NAMED)}"
         if files:
-            which = "" if self.is_other_python else f" ({named([each.name for each in files])})"
+            which = "" if self.is_other_python else f" ({few([each.name for each in files], NAMED)})"
             why = ", as this is another Python" if self.is_other_python else ""
             yield f"{counted(len(files), 'package')} of the recorded version with other files{which}{why}"
-
-
-def named(changes: Collection[object]) -> str:
-    """Some changes for people; more than a few are counted."""
-    shown = ", ".join(str(each) for each in list(changes)[:NAMED])
-    return shown if len(changes) <= NAMED else f"{shown} and {len(changes) - NAMED} more"
 
 
 def choose(origin: Origin, how: How, own: Collection[str], tell: Callable[[str], None]) -> Environment:
@@ -127,7 +121,7 @@ def choose(origin: Origin, how: How, own: Collection[str], tell: Callable[[str],
         return Environment(sys.executable, False, tuple(found), is_other_python=is_other)
     if how == "auto":
         python = "" if not is_other else f"Python {origin.python} → {sys.version.split()[0]}; "
-        tell(f"the environment is not the recorded one: {python}{named(versions)}".removesuffix("; "))
+        tell(f"the environment is not the recorded one: {python}{few(versions, NAMED)}".removesuffix("; "))
     return _built(origin.python, wanted, tell)
 
 

@@ -23,12 +23,10 @@ from marin_pipeline.core.visible import say, visible
 from marin_pipeline.lab.agreement import agreed
 from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
 from marin_pipeline.lab.given import given_as
-from marin_pipeline.lab.share import PULLED, bundle_of, listed
-from marin_pipeline.run.figures import counted
-from marin_pipeline.run.plan import few
-from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.lab.share import PULLED, bundle_of, in_lines
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.run.transfer import Part, Transfers
+from marin_pipeline.run.words import bytes_text, counted, few
 from marin_pipeline.store.commit import Look, look_many
 from marin_pipeline.store.conditions import writable
 from marin_pipeline.store.copying import copy_output
@@ -180,7 +178,7 @@ class Pull:
         """The bundle, held against the store, with the records that are there."""
         records, problems = agreed(self._source, bundle.steps)
         if problems:
-            raise NotTaken(f"{self._source.url}: is not as the bundle says; nothing was taken\n{listed(problems)}")
+            raise NotTaken(f"{self._source.url}: is not as the bundle says; nothing was taken\n{in_lines(problems)}")
         return replace(bundle, steps=tuple(replace(step, commit=records[step.key]) for step in bundle.steps))
 
     def _refuse_others(self, wanted: Sequence[BundledStep], here: Mapping[str, Look]) -> None:

@@ -29,9 +29,10 @@ from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
 from marin_pipeline.lab.pull import read_bundle, refuse_more, screen
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
-from marin_pipeline.lab.share import listed
+from marin_pipeline.lab.share import in_lines
+from marin_pipeline.lab.unpinned import unpinned_sources
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
-from marin_pipeline.run.figures import counted
+from marin_pipeline.run.words import counted, few
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.objects import LOCAL, ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
@@ -230,7 +231,7 @@ def _as_there(source: ObjectStore, bundle: Bundle, work: Work, reporter: Reporte
     if problems:
         is_known = bundle.source not in (source.url, LOCAL)
         shared = f"; it was shared from {bundle.source}, which --from can name" if is_known else ""
-        raise CorruptOutput(f"{source.url}: is not as the bundle says{shared}\n{listed(problems)}")
+        raise CorruptOutput(f"{source.url}: is not as the bundle says{shared}\n{in_lines(problems)}")
     reporter.tell(f"{counted(len(work.covered), 'step')} checked against {source.url}")
     return work.lying(records)
 
@@ -297,10 +298,13 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
 
 def _reservations(run: Reproduction) -> Iterator[str]:
     """What a reader of the verdict should know of the steps that run."""
-    for step in run.work.runs:
-        if step.commit.unpinned:
-            named = ", ".join(step.commit.unpinned)
-            yield f"{step.name} is unpinned: what no key fixes ({named}) may be another now"
+    runs = {step.key for step in run.work.runs}
+    for source in unpinned_sources([step.step for step in run.work.covered]):
+        if source.step.key in runs:
+            name = next(step.name for step in run.work.runs if step.key == source.step.key)
+            rests = len(source.rests & runs)
+            on_it = f"; {counted(rests, 'step that runs rests', 'steps that run rest')} on it" if rests else ""
+            yield f"{name} is unpinned: what no key fixes ({few(source.names)}) may be another now{on_it}"
     if run.started_with_states:
         yield f"{run.to.url} had trained states before, from which a step may have gone on instead of beginning anew"
 

@@ -21,6 +21,7 @@ from marin_pipeline.lab.environment import Environment, How, choose
 from marin_pipeline.lab.recorded_code import RecordedCode, run_with
 from marin_pipeline.run.rebuilt import RecordedStep, file_name
 from marin_pipeline.run.rerun import Request, step_name
+from marin_pipeline.run.words import bytes_text
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look_many
 from marin_pipeline.store.copying import copy_output
@@ -264,7 +265,7 @@ class Reproduction:
             self.fetching(done, total)
 
         for step in self.work.pulled:
-            self.tell(f"pull     {step.key[:8]}  {step.name}  {step.commit.bytes:,} bytes")
+            self.tell(f"pull     {step.key[:8]}  {step.name}  {bytes_text(step.commit.bytes)}")
             copy_output(self.source, self.to, step.id, step.key, step.commit, report=report)
         given = [*self.work.pulled, *self.work.there]
         looks = look_many(self.to, [(step.id, step.key) for step in given])

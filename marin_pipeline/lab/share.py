@@ -16,10 +16,10 @@ from marin_pipeline.core.key import key_of
 from marin_pipeline.core.visible import say, say_plainly
 from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.lab.bundle import Bundle, BundledStep, is_name
-from marin_pipeline.run.figures import counted
+from marin_pipeline.lab.unpinned import unpinned_sources
 from marin_pipeline.run.options import given_substitutes
-from marin_pipeline.run.plan import few
 from marin_pipeline.run.selection import find_step
+from marin_pipeline.run.words import counted, few, listed
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.copying import checked_spec
@@ -93,7 +93,7 @@ def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
     problems = [*gathered.problems, *_stale(steps)] or _damage(objects, steps)
     if problems:
         what = f"{id} {key[:8]} cannot be shared, since not all is sound that it was made from"
-        raise NotShared(f"{what}:\n{listed(problems)}")
+        raise NotShared(f"{what}:\n{in_lines(problems)}")
     origins = {digest: read_origin(objects, digest) for digest in sorted({step.commit.origin for step in steps} - {""})}
     files = _sizes(
         objects, {each for step in steps if step.commit.origin for each in file_digests(step.commit.arguments)}
@@ -117,10 +117,9 @@ def _told(step: BundledStep, known: Iterable[str]) -> BundledStep:
     return replace(step, commit=commit, names=tuple(sorted(names)))
 
 
-def listed(problems: Sequence[str]) -> str:
+def in_lines(problems: Sequence[str]) -> str:
     """Problems a line each, the first of them where they are many."""
-    more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-    return "\n".join(f"  {each}" for each in [*problems[:SHOWN], *more])
+    return "\n".join(listed([f"  {each}" for each in problems], SHOWN, ""))
 
 
 class _Gathered:
@@ -247,9 +246,10 @@ def warnings(bundle: Bundle) -> Iterator[str]:
             f"nothing says with which code {few(unknown)} was made (by an earlier version): it can be pulled and "
             "verified, and not reproduced; --force makes it again"
         )
-    unpinned = [step.label for step in bundle.steps if step.commit.unpinned]
-    if unpinned:
-        yield f"{few(unpinned)} read what no key fixes: whoever makes it again may get other bytes"
+    for source in unpinned_sources(bundle.steps):
+        rests = counted(len(source.rests), "step rests", "steps rest")
+        on_it = f"; {rests} on it" if source.rests else ""
+        yield f"{source.step.label} reads what no key fixes: whoever makes it again may get other bytes{on_it}"
     states = {git for origin in bundle.origins.values() if (git := origin.git) and git.is_dirty}
     for git in sorted(states, key=lambda each: (each.commit, each.note, each.untracked, each.patch or "")):
         told: list[str] = []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from marin_pipeline.core.visible import visible
 from marin_pipeline.data.schema import Count, Documents, Tokens
 from marin_pipeline.evaluate.scores import Scores
-from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.run.words import bytes_text
 
 if TYPE_CHECKING:
     from rich.console import Console

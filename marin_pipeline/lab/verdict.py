@@ -14,9 +14,8 @@ from typing import Any, Literal
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.lab.comparison import Comparison, Difference
 from marin_pipeline.run.explain import Change, changes, shown
-from marin_pipeline.run.figures import counted
 from marin_pipeline.run.output_difference import change_tree
-from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.run.words import bytes_text, counted, listed
 
 Word = Literal["cached", "intact", "reproduced bit-identical", "reproduced within tolerance", "diverged"]
 
@@ -73,10 +72,8 @@ class StepVerdict:
         if self.comparison is not None and self.comparison.differences:
             found = self.comparison.differences
             yield f"{self.name} ({self.id} {self.key[:8]}): {counted(len(found), 'file')} not as recorded"
-            yield from (f"  {each}" for each in found[:LISTED])
-            if len(found) > LISTED:
-                yield f"  and {len(found) - LISTED:,} more; --json has all"
-            yield from (f"  {each}" for each in self.comparison.notes[:LISTED])
+            yield from listed([f"  {each}" for each in found], LISTED)
+            yield from listed([f"  {each}" for each in self.comparison.notes], LISTED)
         yield from (f"{self.name}: {each}" for each in self.notes)
 
 

@@ -159,7 +159,9 @@ def _run(
     except OSError as error:
         raise explain_os_error(error, context.out / VALUE, "write the returned value") from error
     attempt = layout.attempt(task.id, task.key, task.attempt)
-    manifest = build_manifest(objects, context.out, f"{attempt}/out", context.adopted, context.streamed())
+    manifest = build_manifest(
+        objects, context.out, f"{attempt}/out", context.adopted, context.streamed(), context.committing
+    )
     context.publish_records()
     if objects.in_place:  # elsewhere what lies there is removed with the disk that it was written to
         refuse_secrets_beside(objects.folder(attempt), ("out", "records", "log/log.txt"))

@@ -21,6 +21,7 @@ from marin_pipeline.core.step import Declaration
 from marin_pipeline.run.chains import nearest_state
 from marin_pipeline.run.shards import StoredShard, plan_shards, read_shard, run_shard
 from marin_pipeline.run.task import Target, Task
+from marin_pipeline.run.words import counted
 from marin_pipeline.run.work import StoredWork
 from marin_pipeline.store import layout
 from marin_pipeline.store.manifest import VALUE, Entry, files_below, publish_all
@@ -57,6 +58,7 @@ class RunContext:
         self._report = report
         self._is_stopping = is_stopping
         self._last_report = 0.0
+        self._last_told: dict[str, Any] = {"event": "progress", "done": 0, "total": 0, "unit": "", "figures": {}}
         self._attempt = layout.attempt(task.id, task.key, task.attempt)
         self.out: Path = objects.folder(f"{self._attempt}/out")
         """Folder for the output."""
@@ -173,6 +175,9 @@ class RunContext:
 
     def progress(self, done: int, total: int, unit: str = "items", **figures: float) -> None:
         """Say how far the step is."""
+        self._progress(done, total, unit, figures, "")
+
+    def _progress(self, done: int, total: int, unit: str, figures: Mapping[str, float], doing: str) -> None:
         now = time.monotonic()
         if done < total and now - self._last_report < PROGRESS_INTERVAL:
             return
@@ -181,7 +186,19 @@ class RunContext:
         # number.
         plain = {redacted(name): float(value) for name, value in figures.items()}
         told = {"done": int(done), "total": int(total), "unit": redacted(unit), "figures": plain}
-        self._report({"event": "progress", **told})
+        if not doing and (told["done"], told["total"]) == (self._last_told["done"], self._last_told["total"]):
+            doing = self._last_told.get("doing", "")  # it is at that still
+        self._last_told = {"event": "progress", **told, **({"doing": doing} if doing else {})}
+        self._report(self._last_told)
+
+    def doing(self, text: str) -> None:
+        """Say what the step is at, such as what it waits for."""
+        self._last_told = {**self._last_told, "doing": redacted(text)}
+        self._report(self._last_told)
+
+    def committing(self, files: int, all_files: int, size: int, all_bytes: int) -> None:
+        """Say how far the files of the output are on their way into the store."""
+        self._progress(size, all_bytes, "bytes", {"files": files}, f"committing {counted(all_files, 'file')}")
 
     def log(self, message: str) -> None:
         """Write a line to the step's log."""

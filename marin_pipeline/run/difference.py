@@ -17,7 +17,8 @@ from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.run.explain import Change, PieceChange, artifact_of, changes, compare_code, shown
 from marin_pipeline.run.history import HAVE_OUTPUT, RunAt, RunRecord
-from marin_pipeline.run.output_difference import OutputDifference, change_tree, listed
+from marin_pipeline.run.output_difference import OutputDifference, change_tree
+from marin_pipeline.run.words import listed, moment
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.objects import ObjectStore
@@ -263,7 +264,7 @@ class KeyDifference:
     def lines(self) -> Iterator[str]:
         """The difference for people."""
         for mark, side in (("a", self.a), ("b", self.b)):
-            made = "has no output" if side.commit is None else f"made {side.commit.finished[:19].replace('T', ' ')}"
+            made = "has no output" if side.commit is None else f"made {moment(side.commit.finished)}"
             yield f"{mark}  {side.key[:8]}  {side.id}  {made}"
         if self.is_equal:
             yield "one key: there is nothing to compare"

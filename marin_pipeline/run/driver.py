@@ -24,16 +24,17 @@ from marin_pipeline.core.errors import CorruptOutput, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.grid import Grid, flattened
-from marin_pipeline.core.secrets import redacted
+from marin_pipeline.core.secrets import any_secrets, redacted
 from marin_pipeline.core.step import Step
 from marin_pipeline.core.visible import say
 from marin_pipeline.run.disclosure import refuse_disclosed
 from marin_pipeline.run.earlier import EarlierResults
 from marin_pipeline.run.options import Options, default_prefix, given_substitutes
 from marin_pipeline.run.outcome import Notice, Settled
-from marin_pipeline.run.plan import Plan, Policy, few, is_drifted, plan
+from marin_pipeline.run.plan import Plan, Policy, is_drifted, plan
 from marin_pipeline.run.recorder import Recorder
 from marin_pipeline.run.transfer import Budget, Transfers, transfers_of
+from marin_pipeline.run.words import few
 from marin_pipeline.store.commit import Look, look, look_many
 from marin_pipeline.store.location import HERE, machine_region
 from marin_pipeline.store.names import owner, resolve
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from marin_pipeline.run.attempt import Failed
     from marin_pipeline.run.scheduler import Scheduler
     from marin_pipeline.run.screen import Screen
+    from marin_pipeline.run.unset_secrets import UnsetSecret
 
 T = TypeVar("T")
 
@@ -170,12 +172,26 @@ class Session:
         here = machine_region() if region != HERE else ""
         return transfers_of(plan, shown_url(self.objects.url), region, here, self.options.limit)
 
+    def unset_secrets(self, plan: Plan) -> Sequence[UnsetSecret]:
+        """Secrets that steps which would run are given, and that this environment, which is theirs, has not got."""
+        if not any_secrets():
+            return ()
+        from marin_pipeline.run.unset_secrets import unset_secrets
+
+        return unset_secrets(plan)
+
     def earlier(self) -> EarlierResults:
         """Finds the results that new ones are compared with."""
         return EarlierResults(self.objects, self.experiment)
 
     def show(self, screen: Screen, plan: Plan, looks: Mapping[str, Look]) -> RunResult:
-        """Run what is not done yet, with a screen that shows the plan, what happens, and how it ended."""
+        """Run what is not done yet, with a screen that shows the plan, what happens, and how it ended.
+
+        Raises:
+            UsageError: when a step that would run is given a secret that is not set; nothing was started.
+        """
+        if unset := self.unset_secrets(plan):
+            raise UsageError("\n".join([*map(str, unset), "nothing was started"]))
         screen.planned(plan, self.title, self.objects.url, self.transfers(plan))
         try:
             result = self.run(screen.notice, looks, plan)

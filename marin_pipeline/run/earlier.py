@@ -92,7 +92,7 @@ class EarlierResults:
         def alike(known: tuple[Earlier, Mapping[str, Any]]) -> tuple[int, str, str]:
             earlier, arguments = known
             equal = sum(1 for name, tree in mine.items() if name in arguments and arguments[name] == tree)
-            return equal, earlier.commit.finished if earlier.commit else "", earlier.key
+            return equal, earlier.commit.finished, earlier.key
 
         others = [known for known in found if known[0].key != node.key]
         return max(others, key=alike)[0] if others else None

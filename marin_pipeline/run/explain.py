@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from marin_pipeline.core.canonical import TAG, Tree, dumps
 from marin_pipeline.core.marks import marks_of
+from marin_pipeline.run.words import few
 
 Kind = Literal[
     "new",
@@ -100,7 +101,7 @@ def shown(tree: Tree, names: Mapping[str, str] = {}) -> str:
     Args:
         names: of steps, by key.
     """
-    tag = _tag(tree) if isinstance(tree, dict) else None
+    tag = tag_of(tree) if isinstance(tree, dict) else None
     if tag == "~artifact":
         key = tree["~artifact"]
         return names.get(key, f"artifact {key[:8]}") + (f"/{tree['path']}" if "path" in tree else "")
@@ -133,8 +134,8 @@ class Change:
 
 def changes(old: Tree, new: Tree, path: str = "") -> Iterator[Change]:
     """The places at which two canonical trees differ, in the order of the new one."""
-    if isinstance(old, dict) and isinstance(new, dict) and _tag(old) == _tag(new):
-        tag = _tag(new)
+    if isinstance(old, dict) and isinstance(new, dict) and tag_of(old) == tag_of(new):
+        tag = tag_of(new)
         if tag in ("~artifact", "~file"):
             if any(old.get(name) != new.get(name) for name in ("~artifact", "~file", "path")):
                 yield Change(path, old, new)
@@ -185,7 +186,8 @@ def _blocks(old: list[Tree], new: list[Tree]) -> Iterator[tuple[tuple[int, int],
             yield (start + i, start + j), (start + k, start + m)
 
 
-def _tag(tree: Mapping[str, Tree]) -> str | None:
+def tag_of(tree: Mapping[str, Tree]) -> str | None:
+    """The tag that says what a canonical tree stands for; None for a plain dict."""
     return next((name for name in tree if name.startswith(TAG) and not name.startswith(TAG + TAG)), None)
 
 
@@ -283,5 +285,4 @@ def compare_code(old: Mapping[str, str], new: Mapping[str, str]) -> list[PieceCh
 
 def code_text(moved: Sequence[PieceChange]) -> str:
     """The pieces of code that differ, for people, in a few words."""
-    shown = ", ".join(piece.name for piece in moved[:3]) or "its classes"
-    return shown if len(moved) <= 3 else f"{shown} and {len(moved) - 3} more"
+    return few([piece.name for piece in moved]) or "its classes"

@@ -11,7 +11,8 @@ from marin_pipeline.core.canonical import Tree
 from marin_pipeline.run.cones import cones_of
 from marin_pipeline.run.earlier import EarlierResults, name_with_number
 from marin_pipeline.run.explain import ABSENT, Change, Reason, changes, shown
-from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Comparison, Earlier, Plan, PlannedNode, few, is_drifted
+from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Comparison, Earlier, Plan, PlannedNode, is_drifted
+from marin_pipeline.run.words import few, listed, moment
 from marin_pipeline.store.objects import ObjectStore
 
 MANY_REASONS = 12
@@ -34,7 +35,7 @@ class Explanation:
             found = Earlier(node.key, commit, node.id, node.declaration.step.version)  # only its code can differ
         self._earlier: Earlier | None = found
         self._label = "" if found is None else name_with_number(objects, node.name, found.key)
-        self._compared = None if found is None or found.commit is None else Comparison.of(node, found)
+        self._compared = None if found is None else Comparison.of(node, found)
 
     def _changes(self) -> list[Change]:
         return [] if self._compared is None else list(changes(dict(self._compared.old), dict(self._compared.new)))
@@ -42,15 +43,14 @@ class Explanation:
     def tree(self) -> Tree:
         """The line of `explain --json`: that of the plan, the reasons as data, and every difference."""
         found, compared = self._earlier, self._compared
-        commit = None if found is None else found.commit
         return {
             **self._planned.tree(),
             "reasons": [
                 {**reason.tree(), "text": f"{reason}{self._because(reason)}"} for reason in self._planned.reasons
             ],
             "compared_with": None
-            if found is None or commit is None
-            else {"name": self._label, "id": found.step, "key": found.key, "made": commit.finished},
+            if found is None
+            else {"name": self._label, "id": found.step, "key": found.key, "made": found.commit.finished},
             "changes": [
                 {
                     "path": change.path,
@@ -89,13 +89,11 @@ class Explanation:
         """The explanation for people."""
         planned, node = self._planned, self._planned.node
         yield f"{planned.status}  {node.key[:8]}  {node.name}  ({node.id})"
-        for reason in planned.reasons[:MANY_REASONS] or ["done, and nothing that it depends on has changed"]:
-            yield f"  {reason}{self._because(reason)}"
-        if len(planned.reasons) > MANY_REASONS:
-            yield f"  and {len(planned.reasons) - MANY_REASONS:,} more"
+        reasons = [f"  {reason}{self._because(reason)}" for reason in planned.reasons]
+        yield from listed(reasons or ["  done, and nothing that it depends on has changed"], MANY_REASONS)
         yield from self._of_the_output()
-        if self._compared is not None and self._earlier is not None and self._earlier.commit is not None:
-            made = self._earlier.commit.finished[:19].replace("T", " ")
+        if self._compared is not None and self._earlier is not None:
+            made = moment(self._earlier.commit.finished)
             key = self._earlier.key[:8]
             yield f"compared with {self._label}{'' if self._label == key else f' ({key})'}, made {made}"
             found = self._changes()

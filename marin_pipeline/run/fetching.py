@@ -20,7 +20,7 @@ from marin_pipeline.run.keeper import LeaseKeeper
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import is_drifted
 from marin_pipeline.run.substitutes import tell
-from marin_pipeline.run.transfer import bytes_text
+from marin_pipeline.run.words import bytes_text
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now
 from marin_pipeline.store.commit import Commit, Elsewhere, Look, accept, look_again

@@ -50,8 +50,3 @@ def figure_text(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    """A number of things for people: `1 file`, `2 files`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

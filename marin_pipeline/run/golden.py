@@ -31,6 +31,7 @@ from marin_pipeline.run.explain import code_text, compare_code
 from marin_pipeline.run.options import Options
 from marin_pipeline.run.plan import pieces_of
 from marin_pipeline.run.screen import choose_screen
+from marin_pipeline.run.words import counted
 from marin_pipeline.store.manifest import VALUE
 from marin_pipeline.store.output import CommittedOutput
 
@@ -343,7 +344,7 @@ def accept(library: Library, selectors: Sequence[str] = ()) -> list[Finding]:
             found.append(entry)
             continue
         entries[id] = entry
-        codes = "1 code" if len(entry.accepted) == 1 else f"{len(entry.accepted)} codes"
+        codes = counted(len(entry.accepted), "code")
         found.append(Finding(id, entry.version, "accepted", f"{codes} of version {entry.version}"))
     if not selectors:
         entries = {id: entry for id, entry in entries.items() if id in library.steps}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -15,9 +16,8 @@ from pathlib import Path
 from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.core.visible import say, visible
 from marin_pipeline.run.adoption import Content, adopt
-from marin_pipeline.run.figures import counted
-from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step
+from marin_pipeline.run.words import bytes_text, counted, moment
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import duration, now
 from marin_pipeline.store.commit import Invalidation, invalidate, look, look_many
@@ -28,6 +28,9 @@ from marin_pipeline.store.verify import Level, Verified, Verifier
 
 VERIFICATION_FAILED = 4
 """Exit code when something is not as it was committed."""
+
+EVERY = 10.0
+"""Seconds between two lines that say how far an output is read."""
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
@@ -51,8 +54,8 @@ def name(objects: ObjectStore, words: Sequence[str], drop: str | None, as_json: 
                 tree = {"name": str(record), "id": record.id, "key": record.key, "at": record.at}
                 yield json.dumps({**tree, "root": root})
             else:
-                when = record.at[:16].replace("T", " ")
-                yield f"{record.number:>4}  {record.key[:8]}  {when}  {record.id}{'  root' if root else ''}"
+                mark = "  root" if root else ""
+                yield f"{record.number:>4}  {record.key[:8]}  {moment(record.at)}  {record.id}{mark}"
     else:
         raise UsageError("name takes a key and a name (`name KEY NAME`), or one name (`name NAME`)")
 
@@ -63,8 +66,9 @@ def name(objects: ObjectStore, words: Sequence[str], drop: str | None, as_json: 
 def verify(objects: ObjectStore, selectors: Sequence[str], level: Level, as_json: bool) -> int:
     """Verify what was committed, key by key; the exit code. A line is printed as soon as its key is done."""
     asked = [_asked(objects, selector) for selector in selectors] or list(key_folders(objects))
-    verifier, done, wrong, damaged = Verifier(objects, level), list[Verified](), 0, 0
-    with _progress(len(asked), f"verify ({level})") as told:
+    done, wrong, damaged = list[Verified](), 0, 0
+    with _progress(len(asked), f"verify ({level})") as (told, at):
+        verifier = Verifier(objects, level, _Reading(at))
         for id, key in asked:
             verified = verifier.verify(id, key)
             if verified is None:
@@ -121,16 +125,42 @@ def _asked(objects: ObjectStore, selector: str) -> tuple[str, str]:
         return fits[0]
 
 
+class _Reading:
+    """Says how far an output is read."""
+
+    def __init__(self, say_at: Callable[[str], None]) -> None:
+        self._say_at = say_at
+        self._of = ""
+        self._files = self._bytes = 0
+
+    def __call__(self, verified: Verified, files: int, size: int) -> None:
+        if self._of != verified.key:
+            self._of, self._files, self._bytes = verified.key, 0, 0
+        self._files += files
+        self._bytes += size
+        read = f"{bytes_text(self._bytes)} of {bytes_text(verified.bytes)}"
+        self._say_at(f"{verified.key[:8]}  {read}, {self._files:,} of {counted(verified.files, 'file')}")
+
+
 @contextmanager
-def _progress(total: int, what: str) -> Iterator[Callable[[Iterable[str]], None]]:
-    """Prints the lines of one after the other; below them a bar on stderr while that is a terminal."""
+def _progress(total: int, what: str) -> Iterator[tuple[Callable[[Iterable[str]], None], Callable[[str], None]]]:
+    """Prints the lines of one after the other, and says on stderr how far it is: below them with a bar where that is a
+    terminal, else in a line now and then.
+    """
     if not sys.stderr.isatty():
+        last = time.monotonic()
 
         def one_by_one(lines: Iterable[str]) -> None:
             for line in lines:
                 say(line)
 
-        yield one_by_one
+        def now_and_then(at: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= EVERY:
+                last = time.monotonic()
+                say(f"{what}  {at}", sys.stderr)
+
+        yield one_by_one, now_and_then
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -147,7 +177,7 @@ def _progress(total: int, what: str) -> Iterator[Callable[[Iterable[str]], None]
                 else:
                     say(line)
 
-        yield told
+        yield told, lambda at: progress.update(task, description=f"{what}  {at}")
 
 
 # Invalidate -----------------------------------------------------------------------------------------------------------

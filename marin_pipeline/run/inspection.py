@@ -11,10 +11,9 @@ from pathlib import PurePath
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, UsageError
-from marin_pipeline.run.explain import artifact_of
-from marin_pipeline.run.plan import few
-from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.run.explain import artifact_of, shown, tag_of
 from marin_pipeline.run.selection import find_step, running, waiting_keys
+from marin_pipeline.run.words import bytes_text, counted, few, moment
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, Invalidation, Look, acceptances, look, look_many, read_invalidation
 from marin_pipeline.store.names import current_names, find_keys
@@ -82,7 +81,7 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
         yield f"ended      commit {before}: {_why(ended)}"
     for each in accepted:
         why = each.reason or "no reason given"
-        yield f"accepted   commit {each.number}, code {each.code[:8]}: {why}, {_minute(each.at)}"
+        yield f"accepted   commit {each.number}, code {each.code[:8]}: {why}, {moment(each.at)}"
     yield f"spec       {objects.url}/{layout.spec(id, key)}" if spec else "spec       none: it has not been tried"
     for name, value in (found.commit.arguments if found.commit else arguments or {}).items():
         yield f"argument   {name} = {_cut(_text(value, first))}"
@@ -90,7 +89,7 @@ def show(objects: ObjectStore, selector: str, as_json: bool) -> Iterator[str]:
         yield f"damage     {found.damage}"
     if found.failure is not None and found.commit is None:
         failure = found.failure
-        yield f"failure    {failure.message} ({failure.kind}, {_minute(failure.at)}, attempt {failure.attempt})"
+        yield f"failure    {failure.message} ({failure.kind}, {moment(failure.at)}, attempt {failure.attempt})"
     if found.commit is not None:
         yield from _output(objects, id, key, found.commit, first)
 
@@ -153,13 +152,7 @@ def _origin_tree(objects: ObjectStore, commit: Commit | None) -> Tree:
 
 
 def _why(ended: Invalidation) -> str:
-    return (
-        f"{ended.reason}: {ended.text}, {_minute(ended.at)}" if ended.text else f"{ended.reason}, {_minute(ended.at)}"
-    )
-
-
-def _minute(time: str) -> str:
-    return time[:16].replace("T", " ")
+    return f"{ended.reason}: {ended.text}, {moment(ended.at)}" if ended.text else f"{ended.reason}, {moment(ended.at)}"
 
 
 def _artifact(key: str, names: Mapping[str, str]) -> str:
@@ -177,10 +170,27 @@ def _text(value: Tree, names: Mapping[str, str]) -> str:
     if key is not None:
         return _artifact(key, names) + (f"/{value['path']}" if "path" in value else "")
     if isinstance(value, list):
+        files = [_file_text(each) for each in value]
+        if files and all(files):
+            return f"{counted(len(files), 'file')}: {few(files)}"
         return f"[{', '.join(_text(each, names) for each in value)}]"
+    if isinstance(value, dict) and "~data" in value:
+        fields = (f"{name}={_text(each, names)}" for name, each in value["fields"].items())
+        return _file_text(value) or f"{value['~data'].rpartition(':')[2]}({', '.join(fields)})"
+    if isinstance(value, dict) and tag_of(value) is not None:
+        return shown(value, names)
     if isinstance(value, dict):
         return f"{{{', '.join(f'{json.dumps(name)}: {_text(each, names)}' for name, each in value.items())}}}"
     return json.dumps(value)
+
+
+def _file_text(value: Tree) -> str:
+    """Path and size of a dataclass that describes a file; empty for anything else."""
+    fields = value["fields"] if isinstance(value, dict) and "~data" in value else {}
+    path, size = fields.get("path"), fields.get("size")
+    if not isinstance(path, str) or not isinstance(size, int) or isinstance(size, bool):
+        return ""
+    return f"{path} ({bytes_text(size)})"
 
 
 def _cut(text: str) -> str:
@@ -192,7 +202,7 @@ def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
     names, waiting, keys = current_names(objects), waiting_keys(objects), find_keys(objects, "")
     looks = look_many(objects, keys)
     if not as_json and sys.stdout.isatty():
-        yield f"{'status':<12}{'key':<8}  {'made':<37}  step  names"
+        yield f"{'status':<12}{'key':<8}  {'made':<40}  step  names"
     for id, key in keys:
         found = looks[key]
         commit, failure, known = found.commit, found.failure, names.get(key, [])
@@ -210,10 +220,10 @@ def list_steps(objects: ObjectStore, as_json: bool) -> Iterator[str]:
             continue
         made_text = ""
         if commit is not None:
-            made_text = f"{_minute(commit.finished)} {commit.seconds:>8.1f} s {bytes_text(commit.bytes):>9}"
+            made_text = f"{moment(commit.finished)} {commit.seconds:>8.1f} s {bytes_text(commit.bytes):>9}"
         elif status == "failed" and failure is not None:
-            made_text = f"{_minute(failure.at)} {failure.kind}"
-        yield f"{status:<12}{key[:8]}  {made_text:<37}  {id}  {', '.join(known)}".rstrip()
+            made_text = f"{moment(failure.at)} {failure.kind}"
+        yield f"{status:<12}{key[:8]}  {made_text:<40}  {id}  {', '.join(known)}".rstrip()
         if commit is not None and commit.unpinned:
             yield f"  unpinned: {', '.join(commit.unpinned)}"
         if found.fallen:

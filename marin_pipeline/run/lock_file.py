@@ -17,6 +17,7 @@ from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.plan import Plan
+from marin_pipeline.run.words import counted
 from marin_pipeline.store.records import parsed, typed
 
 SCHEMA = 1
@@ -206,7 +207,7 @@ class Comparison:
             return [f"lock     {self.file} {self.other}: not compared{remedy}"]
         found = [f"lock     {difference}" for difference in self.differences] if each else []
         if whole and self.differences:
-            steps = "1 step" if len(self.differences) == 1 else f"{len(self.differences)} steps"
+            steps = counted(len(self.differences), "step")
             remedy = "`plan --check` lists them, `run --lock` writes it anew"
             found.append(f"lock     {self.file} differs in {steps}: {remedy}")
         return found

@@ -17,6 +17,7 @@ from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.run.history import RunAt, RunRecord
 from marin_pipeline.run.options import lease_life
 from marin_pipeline.run.selection import find_step, running, tried
+from marin_pipeline.run.words import few
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import look, look_many
 from marin_pipeline.store.lease import LIFE, LeaseRecord, is_alive, is_dead
@@ -348,7 +349,7 @@ def waits_for(objects: ObjectStore, key: str) -> str:
     run, record = found
     looks = look_many(objects, [(id, each) for id, each in record.steps.values() if each != key])
     at_work = [name for name, (_, each) in record.steps.items() if each in looks and looks[each].leased]
-    told = ", ".join(at_work[:MOST]) + (f" and {len(at_work) - MOST} more" if len(at_work) > MOST else "")
+    told = few(at_work, MOST)
     return f"its turn in {run.name}" + (f", where {told} {'runs' if len(at_work) == 1 else 'run'}" if told else "")
 
 

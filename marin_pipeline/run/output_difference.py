@@ -10,14 +10,11 @@ from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.run.explain import ABSENT, Change, changes, shown
 from marin_pipeline.run.figures import figure_text, figures
-from marin_pipeline.run.screen import bytes_text
+from marin_pipeline.run.words import bytes_text, listed
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import read_commit
 from marin_pipeline.store.objects import ObjectStore
 from marin_pipeline.store.output import CommittedOutput
-
-LISTED = 40
-"""Files, figures or steps that are listed one by one for people; more are counted."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +137,3 @@ def _json(value: float | None) -> float | str | None:
 def _pair_text(old: float | None, new: float | None) -> str:
     text = f"{figure_text(old) or 'absent'} → {figure_text(new) or 'absent'}"
     return text if old is None or new is None else f"{text}  ({new - old:+.4g})"
-
-
-def listed(lines: list[str]) -> Iterator[str]:
-    """The first lines; the others are counted."""
-    yield from lines[:LISTED]
-    if len(lines) > LISTED:
-        yield f"  and {len(lines) - LISTED:,} more; --json has all"

@@ -15,7 +15,7 @@ from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.run.explain import PieceChange, Reason, code_text, compare_code, keyed_arguments, told
 from marin_pipeline.run.task import write_call
-from marin_pipeline.run.transfer import bytes_text
+from marin_pipeline.run.words import bytes_text, counted, few
 from marin_pipeline.store.commit import Commit, Elsewhere, Look
 
 Status = Literal["cached", "run", "blocked", "leased", "drift", "stale"]
@@ -27,8 +27,7 @@ class Earlier:
     """An earlier result to compare with."""
 
     key: str
-    commit: Commit | None
-    """None when that key has none."""
+    commit: Commit
     step: str
     """Id of the step that made it."""
     version: int | None
@@ -361,12 +360,6 @@ def _made_again(dependencies: list[PlannedNode]) -> list[str]:
     return list(dict.fromkeys([*found, *doubtful]))
 
 
-def few(names: Sequence[str]) -> str:
-    """Names for people: the first three, and how many more."""
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
-
-
 def _why(
     node: Node, earlier: Compared, names: Mapping[str, str], dependencies: list[PlannedNode]
 ) -> tuple[Reason, ...]:
@@ -375,9 +368,9 @@ def _why(
     if moved:
         return tuple(Reason("input", name) for name in moved)
     found = earlier(node)
-    if found is None or found.commit is None:
+    if found is None:
         running = [each.node.name for each in dependencies if each.is_made]
-        if found is None and earlier.exhausted:
+        if earlier.exhausted:
             return (Reason("new", text="not compared, since so many steps are new"),)
         return (Reason("new"),) if not running else (Reason("new", text=f"after {few(running)}"),)
     changed = Comparison.of(node, found)
@@ -404,9 +397,8 @@ class Comparison:
 
     @classmethod
     def of(cls, node: Node, earlier: Earlier) -> Comparison:
-        """Compare a declared step with an earlier result that has a commit."""
+        """Compare a declared step with an earlier result."""
         declaration = node.declaration
-        assert earlier.commit is not None  # only results with a commit are found
         version = declaration.step.version
         pieces: list[PieceChange] = []
         if earlier.commit.code != declaration.code.digest:
@@ -437,5 +429,4 @@ def summary_line(title: str, plan: Plan, store: str) -> str:
     parts: list[Any] = [f"{counts[status]} {word}" for status, word in words.items() if counts[status]]
     unpinned = sum(bool(planned.node.unpinned) for planned in plan.nodes.values())
     parts += [f"{unpinned} unpinned"] if unpinned else []
-    steps = "1 step" if len(plan.nodes) == 1 else f"{len(plan.nodes)} steps"
-    return f"{title} · {steps} · {store} · {' · '.join(parts)}"
+    return f"{title} · {counted(len(plan.nodes), 'step')} · {store} · {' · '.join(parts)}"

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
+from marin_pipeline.core.visible import say
 from marin_pipeline.run.difference import KeyDifference, RunDifference
-from marin_pipeline.run.figures import counted
 from marin_pipeline.run.history import RunAt, RunRecord, all_runs
+from marin_pipeline.run.movement import moving
+from marin_pipeline.run.options import lease_life
 from marin_pipeline.run.selection import find_step
+from marin_pipeline.run.words import counted, moment
+from marin_pipeline.store.lease import is_alive
 from marin_pipeline.store.objects import ObjectStore
 
 TROUBLE = 2
@@ -19,7 +25,8 @@ TROUBLE = 2
 
 
 def list_runs(objects: ObjectStore, experiment: str | None, as_json: bool) -> Iterator[str]:
-    """The runs of a store, or those of one experiment, the oldest first.
+    """The runs of a store, or those of one experiment, the oldest first. Those that another machine began and of which
+    no end is recorded are watched first.
 
     Raises:
         UsageError: when there are none of that experiment.
@@ -31,14 +38,32 @@ def list_runs(objects: ObjectStore, experiment: str | None, as_json: bool) -> It
         raise UsageError(f"{wanted!r} has no runs in {objects.url}; there are runs of {', '.join(known) or 'nothing'}")
     if not found and not as_json:
         yield f"{objects.url}: nothing has been run there"
-    for run in found:
-        with suppress(CorruptOutput):  # it explains, and decides nothing
-            record = run.read(objects)
-            if record is not None:
-                yield json.dumps(_tree(run, record)) if as_json else _line(run, record)
+    read = [(run, record) for run in found if (record := _readable(objects, run)) is not None]
+    far = [(run, record) for run, record in read if _is_far(run, record)]
+    seconds = lease_life() / 3
+    moved = moving(objects, [record for _, record in far], seconds, partial(_tell_watched, seconds)) if far else []
+    silent = {run.name: seconds for (run, _), moves in zip(far, moved, strict=True) if not moves}
+    for run, record in read:
+        yield json.dumps(_tree(run, record, silent)) if as_json else _line(run, record, silent)
 
 
-def _tree(run: RunAt, record: RunRecord) -> dict[str, object]:
+def _readable(objects: ObjectStore, run: RunAt) -> RunRecord | None:
+    with suppress(CorruptOutput):  # it explains, and decides nothing
+        return run.read(objects)
+    return None
+
+
+def _is_far(run: RunAt, record: RunRecord) -> bool:
+    """Whether only the store can tell that a run goes on."""
+    return run.state(record) == "running" and record.process is not None and not is_alive(record.process)
+
+
+def _tell_watched(seconds: float, count: int) -> None:
+    what = f"{counted(count, 'run')} of other machines"
+    say(f"looking for up to {seconds:.0f} s whether {what} still renew leases", sys.stderr)
+
+
+def _tree(run: RunAt, record: RunRecord, silent: Mapping[str, float]) -> dict[str, object]:
     return {
         "run": run.name,
         "experiment": run.experiment,
@@ -49,19 +74,23 @@ def _tree(run: RunAt, record: RunRecord) -> dict[str, object]:
         "owner": record.owner,
         "started": record.started,
         "finished": record.finished or None,
-        "state": run.state(record),
+        "state": "silent" if run.name in silent else run.state(record),
+        "host": None if record.process is None else record.process.host,
         "steps": len(record.steps),
         "counts": dict(Counter(record.statuses.values())),
     }
 
 
-def _line(run: RunAt, record: RunRecord) -> str:
+def _line(run: RunAt, record: RunRecord, silent: Mapping[str, float]) -> str:
     counts = Counter(record.statuses.values())
     told = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items())) or counted(
         len(record.steps), "step"
     )
-    started = record.started[:19].replace("T", " ")
-    return f"{run.name:<32}{started}  {record.owner:<12}{run.state(record):<9}{told}"
+    state = "silent" if run.name in silent else run.state(record)
+    if run.name in silent and record.process is not None:
+        where = f"{record.process.host}, process {record.process.pid}"
+        told += f"; no end is recorded, and {where} holds no lease that it has renewed within {silent[run.name]:.0f} s"
+    return f"{run.name:<32}{moment(record.started)}  {record.owner:<12}{state:<9}{told}"
 
 
 def find_run(objects: ObjectStore, selector: str) -> RunAt | None:

@@ -22,8 +22,9 @@ from marin_pipeline.core.visible import say, visible
 from marin_pipeline.run.cones import FEW, Cones, cones_of
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.outcome import Notice
-from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Plan, PlannedNode, few, summary_line
-from marin_pipeline.run.transfer import Transfers, bytes_text
+from marin_pipeline.run.plan import ACCEPT_OR_RERUN, Plan, PlannedNode, summary_line
+from marin_pipeline.run.transfer import Transfers
+from marin_pipeline.run.words import bytes_text, counted, few
 from marin_pipeline.store.output import CommittedOutput
 
 if TYPE_CHECKING:
@@ -75,12 +76,12 @@ def plan_lines(plan: Plan, title: str, store: str, whole: bool = False, undone: 
     hidden = undone or (0 if whole or cached <= QUIET_LINES else cached)
     fetched = [] if whole or len(plan.fetches) <= QUIET_LINES else plan.fetches
     if hidden and not undone:
-        lines.append(f"{'cached':<9}({hidden} steps)")
+        lines.append(f"{'cached':<9}({counted(hidden, 'step')})")
     for place, sizes in _by_place(fetched).items():
-        lines.append(f"{'run':<9}({len(sizes)} steps)  from {place}, {bytes_text(sum(sizes))}")
-    counted = {planned.node.key for planned in fetched}
+        lines.append(f"{'run':<9}({counted(len(sizes), 'step')})  from {place}, {bytes_text(sum(sizes))}")
+    summed = {planned.node.key for planned in fetched}
     for planned in shown:
-        if planned.node.key not in counted and (planned.status != "cached" or not hidden):
+        if planned.node.key not in summed and (planned.status != "cached" or not hidden):
             cone = cones.by_root.get(planned.node.key)
             lines.append(_plan_line(planned) + ("" if cone is None else f"  {cone}"))
     return lines
@@ -179,7 +180,8 @@ class LineScreen:
     def __init__(self, verbosity: int = 0, stream: TextIO | None = None) -> None:
         self._verbosity = verbosity
         self._stream = stream or sys.stdout
-        self._tenths: dict[str, int] = {}
+        self._told: dict[str, tuple[str, int]] = {}
+        """What was told last of each step's progress: what it is at, and the tenth."""
 
     def planned(self, plan: Plan, title: str, store: str, transfers: Transfers) -> None:
         if self._verbosity >= 0:
@@ -197,14 +199,13 @@ class LineScreen:
             self._line(notice.verb, notice.node, _detail(notice))
 
     def _progress(self, notice: Notice) -> None:
-        """A line each tenth, so that a log of a long run stays short."""
-        done, total = notice.data["done"], notice.data["total"]
+        """A line each tenth, so that a log of a long run stays short, and for whatever else the step is at."""
+        done, total, doing = notice.data["done"], notice.data["total"], notice.data.get("doing", "")
         tenth = 10 * done // total if total else 0
-        if tenth != self._tenths.get(notice.node.key, 0):
-            self._tenths[notice.node.key] = tenth
-            self._line(
-                "progress", notice.node, f"{done}/{total} {notice.data['unit']}{_figures(notice.data['figures'])}"
-            )
+        last, last_tenth = self._told.get(notice.node.key, ("", 0))
+        if tenth != last_tenth or doing not in ("", last):
+            self._line("progress", notice.node, _progress_text(notice.data))
+        self._told[notice.node.key] = doing, tenth
 
     def _fail(self, notice: Notice) -> None:
         say(failure_text(notice), sys.stderr)
@@ -233,6 +234,17 @@ def _detail(notice: Notice) -> str:
     if notice.verb == "done":
         return f"{notice.data['seconds']:.1f} s  {bytes_text(notice.data['bytes'])}"
     return notice.text
+
+
+def _progress_text(data: Mapping[str, Any]) -> str:
+    """How far a step is, and what else it is at."""
+    done, total, doing = data["done"], data["total"], data.get("doing", "")
+    if data["unit"] == "bytes":
+        how_far = f"{bytes_text(done)} of {bytes_text(total)}"
+    else:
+        how_far = f"{done}/{total} {data['unit']}"
+    how_far += _figures(data["figures"])
+    return f"{doing}  {how_far if total else ''}".rstrip() if doing else how_far
 
 
 def _figures(figures: Mapping[str, float]) -> str:
@@ -365,7 +377,7 @@ class TerminalScreen:
         for node, since, progress in list(self._running.values()):
             done, total = progress.get("done", 0), progress.get("total", 0)
             bar = ProgressBar(total=total or None, completed=done, width=24, pulse=not total)
-            what = f"{done}/{total} {progress['unit']}{_figures(progress['figures'])}" if progress else ""
+            what = _progress_text(progress) if progress else ""
             name, what = Text(visible(node.name)), Text(visible(what))
             table.add_row(Text("run", "cyan"), node.key[:8], name, bar, f"{time.monotonic() - since:.0f} s", what)
         counts = self._counts.copy()  # this runs in a thread of its own, while notices come

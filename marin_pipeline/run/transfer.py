@@ -11,19 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from marin_pipeline.core.canonical import Tree
+from marin_pipeline.run.words import bytes_text, few
 from marin_pipeline.store.location import HERE
 
 if TYPE_CHECKING:
     from marin_pipeline.run.plan import Plan, PlannedNode
-
-
-def bytes_text(size: float) -> str:
-    """A number of bytes for people."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{size:.0f} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
 def crosses(source: str, here: str) -> bool:
@@ -65,7 +57,7 @@ class Part:
         place = f" from {self.source}" if self.source else ""
         place += f" ({self.region or 'region not known'})" if self.kind == "reads" else ""
         to = f" here ({here or 'region not known'})" if self.kind == "reads" else ""
-        return f"{self.kind} {' and '.join(size)}{place}{to}: {_few(self.what)}"
+        return f"{self.kind} {' and '.join(size)}{place}{to}: {few(self.what)}"
 
     def tree(self) -> Tree:
         """For programs."""
@@ -133,7 +125,7 @@ class Transfers:
             remedy = f"allow more (--max-transfer), {otherwise}"
         else:
             what = f"how much would be transferred is not known, and {_limit(self.limit)} is the most: {told}"
-            remedy = f"declare the size of what {_few(self.unknown)} downloads, or leave --max-transfer away"
+            remedy = f"declare the size of what {few(self.unknown)} downloads, or leave --max-transfer away"
         return f"{what}. Nothing was started; {remedy}"
 
 
@@ -206,7 +198,7 @@ class Budget:
         total = self._bytes + sum(new.values())
         if total > self._limit:
             return (
-                f"with {_few(list(new))}, which this run has made, {bytes_text(total)} would be transferred, and "
+                f"with {few(list(new))}, which this run has made, {bytes_text(total)} would be transferred, and "
                 f"{_limit(self._limit)} is the most; allow more (--max-transfer), or run where the bytes lie"
             )
         self._bytes = total
@@ -216,8 +208,3 @@ class Budget:
 
 def _limit(size: int) -> str:
     return bytes_text(size).replace(".0 ", " ")
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

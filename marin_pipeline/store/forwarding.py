@@ -11,8 +11,10 @@ from marin_pipeline.store.objects import (
     ObjectInfo,
     ObjectStore,
     ObjectWriter,
+    Told,
     Wanted,
     Written,
+    untold,
 )
 
 
@@ -58,8 +60,8 @@ class Forwarding(ObjectStore):
     def forget(self, path: str) -> None:
         self._objects.forget(path)
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
-        return self._objects.publish(path, files)
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
+        return self._objects.publish(path, files, told)
 
     def writer(self, path: str) -> ObjectWriter:
         return self._objects.writer(path)

@@ -19,7 +19,7 @@ from marin_pipeline.store.bucket_client import Client as Reader
 from marin_pipeline.store.downloads import Opened
 from marin_pipeline.store.gcs_client import BYTES_SECONDS, CALL_SECONDS, Client, Place, all_of, client_of
 from marin_pipeline.store.gcs_uploads import Writer, publish, put
-from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Written
+from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Told, Written, untold
 from marin_pipeline.store.remote_objects import RemoteObjects, refuse_parts
 
 DELETED_AT_ONCE = 64
@@ -175,9 +175,9 @@ class GcsObjects(RemoteObjects):
 
     # Bytes -----------------------------------------------------------------------------------------------------------
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         self.checked(path)
-        return self.client.wait(publish([self._place(f"{path}/{each.name}") for each in files], files))
+        return self.client.wait(publish([self._place(f"{path}/{each.name}") for each in files], files, told))
 
     def writer(self, path: str) -> ObjectWriter:
         return Writer(self._place(path))

@@ -19,7 +19,15 @@ import google_crc32c
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.gcs_client import NUMBER, SILENCE_SECONDS, Place, Reply, Silence, all_of, unanswered
-from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Written, explain_os_error, written_meanwhile
+from marin_pipeline.store.objects import (
+    FileToPublish,
+    ObjectWriter,
+    Told,
+    Written,
+    explain_os_error,
+    untold,
+    written_meanwhile,
+)
 
 AT_ONCE = 32
 """Files that travel at the same time, at most."""
@@ -222,7 +230,7 @@ class Session:
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
-async def publish(places: Sequence[Place], files: Sequence[FileToPublish]) -> list[Written]:
+async def publish(places: Sequence[Place], files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
     """Write files as objects, several at the same time; what was written, in order."""
     found: dict[int, Written] = {}
     room = _Room(IN_FLIGHT)
@@ -230,7 +238,7 @@ async def publish(places: Sequence[Place], files: Sequence[FileToPublish]) -> li
 
     async def work() -> None:
         for number in waiting:
-            found[number] = await _publish(places[number], files[number], room)
+            found[number] = await _publish(places[number], files[number], room, told)
 
     await all_of(work() for _ in range(min(AT_ONCE, len(files))))
     return [found[number] for number in range(len(files))]
@@ -256,16 +264,18 @@ class _Room:
             self._changed.notify_all()
 
 
-async def _publish(place: Place, file: FileToPublish, room: _Room) -> Written:
+async def _publish(place: Place, file: FileToPublish, room: _Room, told: Told) -> Written:
     needed = 2 * file.size if file.size <= ONE_REQUEST else 4 * BLOCK
     await room.take(needed)
     try:
-        source = _Source(file)
+        source = _Source(file, told)
         try:
             if file.size > ONE_REQUEST:
-                return await _publish_large(place, source)
-            data = source.next(0) if file.size <= SMALL else await asyncio.to_thread(source.next, 0)
-            await put(place, data)
+                await _publish_large(place, source)
+            else:
+                data = source.next(0) if file.size <= SMALL else await asyncio.to_thread(source.next, 0)
+                await put(place, data)
+            told(1, file.size - source.sent)
             return source.written()
         finally:
             source.close()
@@ -273,11 +283,11 @@ async def _publish(place: Place, file: FileToPublish, room: _Room) -> Written:
         await room.give_back(needed)
 
 
-async def _publish_large(place: Place, source: _Source) -> Written:
+async def _publish_large(place: Place, source: _Source) -> None:
     for _ in range(SESSIONS):
         try:
             await Session(place).send(0, source.size, source.blocks, last=True)
-            return source.written()
+            return
         except Gone:
             continue
     raise unanswered(place.where, "write", "it forgets what was sent")
@@ -286,8 +296,11 @@ async def _publish_large(place: Place, source: _Source) -> Written:
 class _Source:
     """A file that is read from an offset on, and hashed when it is read for the first time."""
 
-    def __init__(self, file: FileToPublish) -> None:
+    def __init__(self, file: FileToPublish, told: Told) -> None:
         self.size = file.size
+        self.sent = 0
+        """Bytes that were taken of blocks, and told."""
+        self._told = told
         self._path = file.file
         self._hashes = Hashes()
         self._lock = threading.Lock()  # a block may be read still for a connection that broke
@@ -326,6 +339,8 @@ class _Source:
                 if offset < self.size:
                     ahead = asyncio.create_task(asyncio.to_thread(self.next, offset))
                 yield block
+                self._told(0, max(offset - self.sent, 0))
+                self.sent = max(offset, self.sent)
         finally:
             ahead.cancel()
 

@@ -24,9 +24,11 @@ from marin_pipeline.store.objects import (
     ObjectInfo,
     ObjectStore,
     ObjectWriter,
+    Told,
     Wanted,
     Written,
     explain_os_error,
+    untold,
     written_meanwhile,
 )
 
@@ -190,7 +192,7 @@ class LocalObjects(ObjectStore):
             raise explain_os_error(error, target, "write") from error
         return target
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         """The files are the objects: they are made read-only, and hashed."""
         self._at(path)
         try:

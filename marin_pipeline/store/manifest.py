@@ -10,9 +10,11 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from marin_pipeline.core.canonical import Tree, dumps
@@ -20,11 +22,22 @@ from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
 from marin_pipeline.core.paths import is_path, problem_with
 from marin_pipeline.store import layout
 from marin_pipeline.store.guard import refuse_secret_folders, refuse_secrets
-from marin_pipeline.store.objects import FileToPublish, ObjectInfo, ObjectStore, Wanted, Written, explain_os_error
+from marin_pipeline.store.objects import (
+    FileToPublish,
+    ObjectInfo,
+    ObjectStore,
+    Wanted,
+    Written,
+    explain_os_error,
+    untold,
+)
 from marin_pipeline.store.records import parsed
 
 VALUE = "value.json"
 """The file that holds the returned value."""
+
+SOON = 1.0
+"""Seconds of publishing that nothing is told of."""
 
 
 @dataclass(frozen=True)
@@ -208,15 +221,41 @@ def refuse_link(folder: Path) -> None:
         raise InputError(f"{folder}: is a link by now; leave the folder there, and write the content itself into it")
 
 
+Committing = Callable[[int, int, int, int], None]
+"""Is told how many files of how many, and how many bytes of how many, have been published; one call at a time."""
+
+
+class _HowFar:
+    """Sums up what a store tells of files that are published."""
+
+    def __init__(self, files: Sequence[FileToPublish], tell: Committing) -> None:
+        self._all_files, self._all_bytes = len(files), sum(each.size for each in files)
+        self._tell = tell
+        self._lock = Lock()
+        self._files = self._bytes = 0
+        self._begun = time.monotonic()
+
+    def __call__(self, files: int, size: int) -> None:
+        with self._lock:
+            self._files += files
+            self._bytes += size
+            if time.monotonic() - self._begun >= SOON:
+                self._tell(self._files, self._all_files, self._bytes, self._all_bytes)
+
+
 def build_manifest(
     objects: ObjectStore,
     folder: Path,
     path: str,
     adopted: Mapping[str, Entry],
     streamed: Mapping[str, Written] | None = None,
+    committing: Committing | None = None,
 ) -> Manifest:
     """Publish the files of `folder` below `path` of the store and describe them, with what was streamed there and the
     adopted entries among them.
+
+    Args:
+        committing: told how far that is, where it takes longer than a moment.
 
     Raises:
         StoreError: when what the store holds is not what was written.
@@ -233,7 +272,8 @@ def build_manifest(
     _refuse_long(objects, path, [*known, *(each.name for each in files)])
     refuse_secrets(files)
     refuse_secret_folders(folder)
-    known.update((each.name, written) for each, written in zip(files, objects.publish(path, files), strict=True))
+    told = untold if committing is None else _HowFar(files, committing)
+    known.update((each.name, written) for each, written in zip(files, objects.publish(path, files, told), strict=True))
     held = {info.path: info for info in objects.list(path)}
     entries = dict(adopted)
     for relative, written in known.items():

@@ -20,8 +20,10 @@ from marin_pipeline.store.objects import (
     ObjectInfo,
     ObjectStore,
     ObjectWriter,
+    Told,
     Wanted,
     Written,
+    untold,
     written_meanwhile,
 )
 
@@ -94,7 +96,7 @@ class MemoryObjects(ObjectStore):
     def forget(self, path: str) -> None:
         shutil.rmtree(Path(self._scratch.name) / path, ignore_errors=True)
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         found: list[Written] = []
         for name, file, size in files:
             data = file.read_bytes()
@@ -103,6 +105,7 @@ class MemoryObjects(ObjectStore):
             with self._lock:
                 self._put(f"{path}/{name}", data)
             found.append(Written(len(data), content_digest(file), None))
+            told(1, len(data))
         return found
 
     def writer(self, path: str) -> ObjectWriter:

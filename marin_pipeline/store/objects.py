@@ -91,6 +91,16 @@ class Wanted(NamedTuple):
     """As it was committed."""
 
 
+Told = Callable[[int, int], None]
+"""Is told of so many files, and so many bytes, that have come to lie in the store since the last call, which may still
+go on in another thread.
+"""
+
+
+def untold(files: int, size: int) -> None:
+    """Nobody wants to know."""
+
+
 class ObjectWriter(ABC):
     """Writes one object from beginning to end, hashing as it goes. Nothing is there before `close`, and nothing after
     `abort`, or after a `close` that failed. A `with` block ends in one of the two.
@@ -215,9 +225,12 @@ class ObjectStore(ABC):
         return None
 
     @abstractmethod
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         """Make files below `folder(path)` the objects below `path`, several at the same time, each read once; what
         was written, in order. An object that is there already is replaced.
+
+        Args:
+            told: told how far it is; not where the files lie in place.
 
         Raises:
             StoreError: when a file has another size by now.

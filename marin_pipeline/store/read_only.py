@@ -14,8 +14,10 @@ from marin_pipeline.store.objects import (
     NoAnswer,
     ObjectInfo,
     ObjectWriter,
+    Told,
     Wanted,
     Written,
+    untold,
 )
 
 T = TypeVar("T")
@@ -78,7 +80,7 @@ class ReadOnlyObjects(Forwarding):
     def forget(self, path: str) -> None:
         self._refuse(path)
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         self._refuse(path)
 
     def writer(self, path: str) -> ObjectWriter:

@@ -24,14 +24,7 @@ from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store import s3_errors
 from marin_pipeline.store.bucket_client import BLOCK, Failed, status_of
 from marin_pipeline.store.downloads import Opened, replaced
-from marin_pipeline.store.objects import (
-    FileToPublish,
-    Found,
-    NoAnswer,
-    ObjectInfo,
-    ObjectWriter,
-    Written,
-)
+from marin_pipeline.store.objects import FileToPublish, Found, NoAnswer, ObjectInfo, ObjectWriter, Told, Written, untold
 from marin_pipeline.store.remote_objects import RemoteObjects, refuse_parts
 from marin_pipeline.store.s3_client import client_of
 from marin_pipeline.store.s3_uploads import MOST_PARTS, BytesInFlight, ETag, FileBlocks, StreamWriter
@@ -174,13 +167,13 @@ class S3Objects(RemoteObjects):
 
     # Files -----------------------------------------------------------------------------------------------------------
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         self._key(path)
         room = BytesInFlight(IN_FLIGHT)
 
         def upload(each: FileToPublish) -> Written:
             with room.held(min(each.size, (PARTS_AT_ONCE + 2) * part_size(each.size))):
-                return self._upload(f"{path}/{each.name}", each)
+                return self._upload(f"{path}/{each.name}", each, told)
 
         if len(files) < 2:
             return [upload(each) for each in files]
@@ -192,15 +185,18 @@ class S3Objects(RemoteObjects):
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _upload(self, path: str, each: FileToPublish) -> Written:
+    def _upload(self, path: str, each: FileToPublish, told: Told) -> Written:
         key, part = self._key(path), part_size(each.size)
         content, tag = ContentHash(), ETag(part)
         blocks = FileBlocks(each, BLOCK, (content, tag))
         try:
             if each.size <= PART:
                 tag_given = self._bytes.put(key, b"".join(blocks), use_multipart=False)
+                told(1, each.size)
             else:
-                tag_given = self._bytes.put(key, blocks, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
+                sent = _counted(blocks, told)
+                tag_given = self._bytes.put(key, sent, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
+                told(1, 0)
         except Failed as error:
             raise (blocks.error or self._explained(error, path, "write")) from None
         return self._written(path, content, tag.value(in_parts=each.size > PART), tag_given)
@@ -298,3 +294,10 @@ def _decoded(key: str) -> str:
     if "%" not in key:
         return key
     return _CODED.sub(lambda coded: bytes.fromhex(coded[0].replace("%", "")).decode(errors="replace"), key)
+
+
+def _counted(blocks: Iterator[bytes], told: Told) -> Iterator[bytes]:
+    """The blocks, each told when the next one is asked for."""
+    for block in blocks:
+        yield block
+        told(0, len(block))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -91,8 +91,17 @@ class Listings:
 class Verifier:
     """Verifies keys of one store, one after the other."""
 
-    def __init__(self, objects: ObjectStore, level: Level) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        level: Level,
+        told: Callable[[Verified, int, int], None] = lambda verified, files, size: None,
+    ) -> None:
+        """Args:
+        told: told of so many more files, and so many more bytes, of an output that have been read.
+        """
         self._objects = objects
+        self._told = told
         self._level = level
         # Folders of other keys and of shards, which several outputs name.
         self._shared = Listings(objects).below
@@ -214,16 +223,22 @@ class Verifier:
             self._add(verified, f"has {info.size} bytes, but {entry.size} were committed", entry.object)
         elif self._level == "full" or checksums_differ(info.checksum, entry.checksum):
             # A store may say something else of the same bytes, as of a copy that came in other parts: sha256 decides.
-            problem = self._problem_with(entry.object, entry.sha256)
+            problem = self._problem_with(entry.object, entry.sha256, functools.partial(self._told, verified, 0))
+            self._told(verified, 1, 0)
             if problem:
                 self._add(verified, problem, entry.object)
 
-    def _problem_with(self, path: str, sha256: str) -> str:
-        """What is wrong with the bytes of an object; empty when nothing is."""
+    def _problem_with(self, path: str, sha256: str, told: Callable[[int], None] = lambda size: None) -> str:
+        """What is wrong with the bytes of an object; empty when nothing is.
+
+        Args:
+            told: told of so many more bytes that have been read.
+        """
         content = ContentHash()
         try:
             for block in self._objects.blocks(path):
                 content.update(block)
+                told(len(block))
         except NoAnswer:  # it says nothing of the bytes
             raise
         except (OSError, StoreError) as error:

@@ -44,3 +44,32 @@ def test_a_lock_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -
     with pytest.raises(MarinError, match="the lock file cannot be written"):
         LockFile(Asked({}, ()), {}).write(tmp_path / "no" / "such.lock.json")
     assert os.listdir(tmp_path) == [LOCK]
+
+
+def test_a_device_and_a_pipe_are_written_into_also_through_a_link(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        write_whole(path, b"one")
+        assert os.read(reader, 10) == b"one"
+        os.close(reader)
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "full", b"one")
+    assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
+    assert sorted(os.listdir(tmp_path)) == ["full", "link", "pipe"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_a_link_leads_to_is_replaced_and_not_the_link(tmp_path: Path, there: bool) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    if there:
+        (folder / "file").write_bytes(b"one")
+    (tmp_path / "link").symlink_to("folder/file")
+    write_whole(tmp_path / "link", b"two")
+    assert (tmp_path / "link").is_symlink()
+    assert (folder / "file").read_bytes() == b"two"
+    assert (sorted(os.listdir(tmp_path)), os.listdir(folder)) == (["folder", "link"], ["file"])

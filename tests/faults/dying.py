@@ -35,9 +35,11 @@ from marin_pipeline.store.objects import (
     Found,
     ObjectInfo,
     ObjectStore,
+    Told,
     Wanted,
     Written,
     open_objects,
+    untold,
 )
 from tests.faults.small_steps import OUTER, begin, end, mapped, wide, worked
 from tests.faults.truth import check
@@ -87,13 +89,13 @@ class Pointed(ObjectStore):
         self._pass("after", "folder", path)
         return folder
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         self._pass("before", "publish", path)
         if len(files) < 2:
-            return super().publish(path, files)
-        written = super().publish(path, files[:1])
+            return super().publish(path, files, told)
+        written = super().publish(path, files[:1], told)
         self._pass("within", "publish", path)
-        return written + super().publish(path, files[1:])
+        return written + super().publish(path, files[1:], told)
 
     def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         self._pass("before", "blocks", path)

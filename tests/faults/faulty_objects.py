@@ -26,9 +26,11 @@ from marin_pipeline.store.objects import (
     ObjectInfo,
     ObjectStore,
     ObjectWriter,
+    Told,
     Wanted,
     Written,
     explain_os_error,
+    untold,
 )
 
 T = TypeVar("T")
@@ -158,8 +160,8 @@ class FaultyObjects(Forwarding):
     def names(self, folder: str) -> list[str]:
         return self._do("names", folder, lambda: self._objects.names(folder))
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
-        return self._do("publish", path, lambda: self._objects.publish(path, files))
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
+        return self._do("publish", path, lambda: self._objects.publish(path, files, told))
 
     def writer(self, path: str) -> ObjectWriter:
         return self._do("writer", path, lambda: self._objects.writer(path))

@@ -27,7 +27,17 @@ from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
 from marin_pipeline.store.commit import Commit, look_many
 from marin_pipeline.store.forwarding import Forwarding
-from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, ObjectWriter, Wanted, Written
+from marin_pipeline.store.objects import (
+    FileToPublish,
+    Found,
+    ObjectInfo,
+    ObjectStore,
+    ObjectWriter,
+    Told,
+    Wanted,
+    Written,
+    untold,
+)
 
 _NAMES = re.compile(r"\d{8}T\d{6}\.\d+-[0-9a-f]{8}|(?<=/)[0-9a-f]{8}(?=/|-log|$)|(?<=^resolved/).*")
 """Names of attempts and parts, and digests of what noise is made of, which are other ones in each run."""
@@ -139,9 +149,9 @@ class TakingTurns(Forwarding):
         self._take("info", path)
         return self._objects.info(path)
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         self._take("publish", path)
-        return self._objects.publish(path, files)
+        return self._objects.publish(path, files, told)
 
     def writer(self, path: str) -> ObjectWriter:
         self._take("writer", path)

@@ -26,6 +26,7 @@ from tests.conftest import ROOT, Program, Ran
 from tests.run.conftest import inline
 from tests.run.sample_steps import add, echo, random_bytes, sizes, squares, times, words
 from tests.run.sessions import Bench, step_folder
+from tests.run.unpinned_steps import both, fetch
 from tests.store.test_copying import large
 
 __all__ = ["inline"]
@@ -101,6 +102,21 @@ def test_share_says_of_a_file_that_cannot_be_written_what_was_asked_for(
     assert ran.code != 0
     assert "choose another file" in ran.err
     assert "--prefix" not in ran.err
+
+
+def test_what_no_key_fixes_is_told_once_at_its_source_with_how_much_rests_on_it(
+    inline: Bench, command: Command, tmp_path: Path
+) -> None:
+    given = fetch(address="a").named("open")
+    upper = both(parts=[given, fetch(address="c", sha256="0" * 64)]).named("upper")
+    target = both(parts=[upper, fetch(address="b").named("other"), given])
+    inline.run(target)
+    told = command("share", target.key, "--out", str(tmp_path / "b.json")).err.splitlines()
+    begun, ends = f"warning: {fetch.id} ", "reads what no key fixes: whoever makes it again may get other bytes"
+    assert [line for line in told if "no key fixes" in line] == [
+        f"{begun}{given.key[:8]} {ends}; 2 steps rest on it",
+        f"{begun}{fetch(address='b').key[:8]} {ends}; 1 step rests on it",
+    ]
 
 
 def change_file(inline: Bench) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marin_pipeline import LocalFile
+from marin_pipeline.store import manifest
 from tests.run.sample_steps import (
     Colour,
     Count,
@@ -119,6 +120,20 @@ def test_progress_is_reported(bench: Bench) -> None:
     bench.run(squares(numbers=[1, 2]))
     (progress,) = [notice.data for notice in bench.notices if notice.verb == "progress"]
     assert (progress["done"], progress["total"], progress["unit"]) == (2, 2, "items")
+
+
+def test_what_is_committed_to_a_bucket_is_told_while_it_is_uploaded(
+    in_each_store: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "SOON", 0.0)
+    in_each_store.run(words(text="a b"))
+    told = [notice.data for notice in in_each_store.notices if notice.verb == "progress"]
+    if in_each_store.objects.in_place:  # there is nothing to upload
+        assert not told
+        return
+    assert {each["doing"] for each in told} == {"committing 3 files"}
+    assert (told[-1]["figures"], told[-1]["unit"]) == ({"files": 3.0}, "bytes")
+    assert told[-1]["done"] == told[-1]["total"] > 0
 
 
 @pytest.mark.parametrize("limit", [1, 3])

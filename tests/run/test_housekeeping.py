@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from marin_pipeline import tool
+from marin_pipeline.run import housekeeping
 from tests.conftest import Ran
 from tests.run.sample_steps import add, fails, number, times, words
 from tests.run.sessions import Bench, step_folder
@@ -68,6 +69,19 @@ def test_verify_ends_with_4_when_something_is_wrong_and_says_what_to_do(inline: 
     whole = command("verify", "number", "--level", "full")
     assert whole.out.splitlines()[-1] == "1 output, 1 file, 1 B: all bytes as they were committed"
     assert command("verify", "nothing").code == 2
+
+
+def test_verify_says_now_and_then_how_far_an_output_is_read(
+    inline: Bench, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = words(text="a b")
+    inline.run(made)
+    assert command("verify", "--level", "full").err == ""
+    monkeypatch.setattr(housekeeping, "EVERY", 0.0)
+    ran = command("verify", "--level", "full")
+    size = inline.plan(made).nodes[made.key].look.commit
+    assert size is not None
+    assert ran.err.splitlines()[-1] == f"verify (full)  {made.key[:8]}  {size.bytes} B of {size.bytes} B, 3 of 3 files"
 
 
 def test_the_command_that_verify_names_mends_what_it_found(inline: Bench, command: Command) -> None:

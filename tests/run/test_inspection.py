@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from marin_pipeline import Context, LocalFile, Secret, step
 from marin_pipeline.run import housekeeping, inspection
 from marin_pipeline.run.table import table
-from tests.run.sample_steps import add, number
+from tests.run.sample_steps import Colour, add, number
 from tests.run.sessions import Bench
 from tests.store.far_objects import SlowObjects
 
@@ -33,6 +35,41 @@ def test_local_files_and_secrets_are_shown_by_their_names(
         f"files = [{named}]",
         "token = <secret MY_TOKEN>",
     ]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A file, as a step tells of it."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What a step has brought in."""
+
+    files: tuple[Kept, ...]
+    share: float
+    colour: Colour
+
+
+@step
+def brings(ctx: Context, count: int) -> Brought:
+    return Brought(tuple(Kept(f"{number}.txt", 45_431, "0" * 64) for number in range(count)), math.nan, Colour.BLUE)
+
+
+def test_a_value_is_shown_by_names_and_fields_and_files_by_path_and_size(inline: Bench) -> None:
+    inline.run([brings(count=1), brings(count=5).named("more")])
+
+    def value(count: int) -> str:
+        lines = inspection.show(inline.objects, brings(count=count).key, False)
+        return next(line.removeprefix("value      ") for line in lines if line.startswith("value"))
+
+    assert value(1) == "Brought(colour=BLUE, files=1 file: 0.txt (45.4 kB), share=nan)"
+    files = "5 files: 0.txt (45.4 kB), 1.txt (45.4 kB), 2.txt (45.4 kB) and 2 more"
+    assert value(5) == f"Brought(colour=BLUE, files={files}, share=nan)"
 
 
 def test_listing_asks_for_all_keys_at_once(inline: Bench) -> None:

@@ -18,6 +18,8 @@ import pytest
 from marin_pipeline.core.errors import UsageError
 from marin_pipeline.run.history import RunRecord, all_runs, begin_run, run_stem
 from marin_pipeline.run.logs import Following, Line, follow, lines
+from marin_pipeline.run.movement import moving
+from marin_pipeline.run.runs import list_runs
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
@@ -324,6 +326,37 @@ def test_a_run_of_another_machine_goes_on_while_it_moves_a_lease(inline: Bench) 
     assert list(following) == []
     assert following.state == "ended"
     assert 135 <= time.seconds <= 138
+
+
+@pytest.mark.parametrize("renews", [True, False])
+def test_runs_says_of_a_run_of_another_machine_whether_it_renews_its_leases(
+    inline: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, renews: bool
+) -> None:
+    there = replace(this_process(), machine="elsewhere", host="far")
+    step = (number.id, number(value=3).key)
+    begin(inline, {"first": step}, there)
+    path = inline.prefix / layout.lease(*step)
+    path.parent.mkdir(parents=True)
+
+    def renew(seconds: float) -> None:
+        path.write_bytes(LeaseRecord(1, int(seconds) if renews else 0, replace(there, uuid="other")).dumps())
+
+    renew(0)
+    time = Passing(each=renew)
+    monkeypatch.setattr("marin_pipeline.run.runs.moving", partial(moving, sleep=time.sleep, clock=time.clock))
+    (line,) = list_runs(inline.objects, None, False)
+    assert time.seconds <= 10.5
+    told = "1 step; no end is recorded, and far, process"
+    assert (" running  1 step" in line, f" silent   {told}" in line) == (renews, not renews)
+    assert "looking for up to 10 s whether 1 run of other machines" in capsys.readouterr().err
+    (tree,) = [json.loads(line) for line in list_runs(inline.objects, None, True)]
+    assert (tree["state"], tree["host"]) == ("running" if renews else "silent", "far")
+
+
+def test_of_a_run_that_holds_no_lease_is_said_at_once_that_nothing_is_seen(inline: Bench) -> None:
+    begin(inline, {"first": (number.id, number(value=3).key)}, replace(this_process(), machine="elsewhere"))
+    (line,) = list_runs(inline.objects, None, False)
+    assert " silent " in line
 
 
 def test_a_step_that_waits_is_told_what_runs_before_it(inline: Bench) -> None:

@@ -10,7 +10,9 @@ import pytest
 from rich.console import Console
 
 from marin_pipeline import Artifact, Resources
+from marin_pipeline.core.graph import Graph
 from marin_pipeline.run.explanation import Explanation
+from marin_pipeline.run.outcome import Notice
 from marin_pipeline.run.screen import LineScreen, TerminalScreen, output_lines, summary_tree
 from tests.conftest import Program
 from tests.faults.failing_steps import tries
@@ -127,3 +129,28 @@ def test_a_quiet_plan_prints_nothing_but_what_a_check_finds(program: Program, tm
     assert program(file).code == 0
     ran = program(file, "plan", "-q", "--check")
     assert (ran.code, ran.out, ran.err) == (0, "", "")
+
+
+def test_a_line_is_told_of_what_a_step_is_at_and_one_each_tenth() -> None:
+    stream = io.StringIO()
+    screen = LineScreen(0, stream)
+    (node,) = Graph([number(value=2)]).nodes.values()
+
+    def told(done: int, total: int, unit: str, doing: str = "", **figures: float) -> list[str]:
+        data = {"done": done, "total": total, "unit": unit, "figures": figures, **({"doing": doing} if doing else {})}
+        screen.notice(Notice("progress", node, data=data))
+        found = stream.getvalue().splitlines()
+        stream.seek(0)
+        stream.truncate()
+        return [line.removeprefix(f"progress {node.key[:8]}  number  ") for line in found]
+
+    waiting = "the server says 500; trying again in 1.0 s"
+    assert told(0, 0, "", waiting) == [waiting]
+    assert told(0, 0, "", waiting) == []
+    assert told(5, 10, "items") == ["5/10 items"]
+    committing = "committing 12,000 files"
+    assert told(10_000, 12_000_000, "bytes", committing, files=10) == [f"{committing}  10.0 kB of 12.0 MB  files 10"]
+    assert told(20_000, 12_000_000, "bytes", committing, files=20) == []
+    assert told(6_000_000, 12_000_000, "bytes", committing, files=6000) == [
+        f"{committing}  6.0 MB of 12.0 MB  files 6,000"
+    ]

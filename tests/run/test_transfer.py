@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from marin_pipeline import Artifact, Context, step
 from marin_pipeline.core.errors import UsageError
-from marin_pipeline.run.transfer import Budget, Part, Transfers, bytes_text, crosses, transfers_of
+from marin_pipeline.run.transfer import Budget, Part, Transfers, crosses, transfers_of
+from marin_pipeline.run.words import bytes_text
 from marin_pipeline.store import location
 from marin_pipeline.store.gcs_objects import GcsObjects
 from marin_pipeline.store.local_objects import LocalObjects

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 import threading
 import time
@@ -320,6 +321,14 @@ def test_progress_is_told_in_bytes(server: HttpServer, bench: Bench) -> None:
     told = [notice.data for notice in bench.notices if notice.verb == "progress"]
     assert {each["unit"] for each in told} == {"bytes"}
     assert (told[-1]["done"], told[-1]["total"]) == (len(DATA), len(DATA))
+
+
+def test_a_wait_is_told_with_its_reason_until_it_goes_on(server: HttpServer, bench: Bench) -> None:
+    server.serve("/file", DATA, Act(500), Act(drip=3000))
+    bench.run(download(f"{server.url}/file"))
+    told = [notice.data.get("doing", "") for notice in bench.notices if notice.verb == "progress"]
+    assert re.search(r"/file: .*500.*; trying again in [0-9.]+ s$", next(filter(None, told)))
+    assert not told[-1]
 
 
 def test_a_file_that_is_written_while_it_is_copied_is_copied_anew(tmp_path: Path) -> None:

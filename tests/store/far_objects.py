@@ -11,7 +11,7 @@ from pathlib import Path
 
 from marin_pipeline.store.downloads import Opened
 from marin_pipeline.store.local_objects import LocalObjects
-from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Written
+from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Told, Written, untold
 from marin_pipeline.store.remote_objects import RemoteObjects
 
 
@@ -42,13 +42,13 @@ class FarObjects(RemoteObjects):
     def names(self, folder: str) -> list[str]:
         return self.near.names(self.checked(folder))
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
         for each in files:
             target = self.near.folder(path) / each.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(each.file, target)
             self.calls.append(("publish", f"{path}/{each.name}"))
-        return self.near.publish(path, [each._replace(file=self.near.root / path / each.name) for each in files])
+        return self.near.publish(path, [each._replace(file=self.near.root / path / each.name) for each in files], told)
 
     def writer(self, path: str) -> ObjectWriter:
         self.calls.append(("writer", path))

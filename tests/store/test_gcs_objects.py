@@ -25,7 +25,7 @@ from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store import downloads, gcs_client, gcs_objects, gcs_uploads
 from marin_pipeline.store.gcs_objects import GcsObjects
 from marin_pipeline.store.manifest import build_manifest
-from marin_pipeline.store.objects import FileToPublish, NoAnswer, ObjectStore, Wanted, open_objects, put
+from marin_pipeline.store.objects import FileToPublish, NoAnswer, ObjectStore, Told, Wanted, open_objects, put, untold
 from tests.faults.gcs_protocol import GENERATION, Store, gcs_protocol, refusal
 from tests.faults.proxy import Line, line_to
 from tests.servers import Server, free_port
@@ -82,10 +82,10 @@ def some_bytes(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
-def publish(objects: ObjectStore, folder: Path, data: bytes) -> Any:
+def publish(objects: ObjectStore, folder: Path, data: bytes, told: Told = untold) -> Any:
     file = folder / "file"
     file.write_bytes(data)
-    (written,) = objects.publish("a", [FileToPublish("file", file, len(data))])
+    (written,) = objects.publish("a", [FileToPublish("file", file, len(data))], told)
     assert written.sha256 == content_digest(file)
     assert written.size == len(data)
     return written
@@ -103,7 +103,9 @@ def test_files_of_every_size_are_published_hashed_and_downloaded(
     objects: GcsObjects, tmp_path: Path, size: int
 ) -> None:
     data = some_bytes(size)
-    written = publish(objects, tmp_path, data)
+    told: list[tuple[int, int]] = []
+    written = publish(objects, tmp_path, data, lambda count, size: told.append((count, size)))
+    assert (sum(count for count, _ in told), sum(size for _, size in told)) == (1, size)
     (info,) = objects.list("a")
     assert (info.path, info.size, info.checksum) == ("a/file", size, written.checksum)
     assert in_store(objects, "a/file") == data
@@ -146,7 +148,9 @@ def test_thousands_of_objects_are_listed_over_several_pages_and_deleted(objects:
     for number in range(1100):
         (tmp_path / f"{number}").write_bytes(b"x")
         files.append(FileToPublish(f"{number}", tmp_path / f"{number}", 1))
-    objects.publish("many", files)
+    told: list[tuple[int, int]] = []
+    objects.publish("many", files, lambda count, size: told.append((count, size)))
+    assert (sum(count for count, _ in told), sum(size for _, size in told)) == (1100, 1100)
     objects.create("many.json", b"")
     assert [info.path for info in objects.list("many")] == sorted(f"many/{number}" for number in range(1100))
     assert objects.names("many") == sorted(f"{number}" for number in range(1100))

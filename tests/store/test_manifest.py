@@ -12,14 +12,14 @@ import pytest
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.manifest import Entry, Manifest, build_manifest, files_below
-from marin_pipeline.store.objects import FileToPublish, Written
+from marin_pipeline.store.objects import FileToPublish, Told, Written, untold
 
 
 class Lossy(LocalObjects):
     """Keeps only the last file of a folder, as an uploader with an indentation error does."""
 
-    def publish(self, path: str, files: Sequence[FileToPublish]) -> list[Written]:
-        written = super().publish(path, files)
+    def publish(self, path: str, files: Sequence[FileToPublish], told: Told = untold) -> list[Written]:
+        written = super().publish(path, files, told)
         for each in files[:-1]:
             each.file.unlink()
         return written

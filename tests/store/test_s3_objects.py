@@ -59,7 +59,10 @@ def test_what_is_published_has_the_digest_of_the_file_and_the_checksum_that_the_
     for size in SIZES:
         random_file(folder / f"{size}", size)
     files = [FileToPublish(*each) for each in files_below(folder)]
-    written = objects.publish("a/out", files)
+    told: list[tuple[int, int]] = []
+    written = objects.publish("a/out", files, lambda count, size: told.append((count, size)))
+    assert sum(count for count, _ in told) == len(files)
+    assert sum(size for _, size in told) == sum(each.size for each in files)
     listed = {info.path: info for info in objects.list("a/out")}
     assert len(listed) == len(files)
     for each, said in zip(files, written, strict=True):
