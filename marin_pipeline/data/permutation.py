@@ -114,7 +114,10 @@ class _Network:
 
 @dataclass(frozen=True)
 class Permutation:
-    """A permutation of 0 to `length`-1, another one for each seed; about 0.1 microseconds a number.
+    """A permutation of 0 to `length`-1, another one for each seed.
+
+    An id takes some 50 nanoseconds where many are asked for at once, 300 in a batch of 512; four times as
+    much where `length` is below 4,096.
 
     Raises:
         InputError: where the length is below 1 or above 2**62, or a number is not in the permutation.
@@ -144,12 +147,13 @@ class Permutation:
 
 @dataclass(frozen=True)
 class BlockPermutation:
-    """A permutation of 0 to `length`-1 for stores that read neighbours together; about 0.3 microseconds a number.
+    """A permutation of 0 to `length`-1 for stores that read neighbours together.
 
     Blocks of `block` consecutive ids are permuted over the whole, and within each `window` blocks that then follow one
     another the single ids are. So the positions from `n * window * block` to `(n + 1) * window * block` (fewer by what
     the last, short block lacks, from where it stands on) are read from `window` places of the store, and a batch draws
-    from as many: a window of some hundreds of blocks is a shuffle for training, one of a few is not.
+    from as many: a window of some hundreds of blocks is a shuffle for training, one of a few is not. An id takes
+    some 100 nanoseconds where many are asked for at once, 600 in a batch of 512.
 
     Raises:
         InputError: where the length is below 1 or above 2**62, `block` or `window` is below 1, or a number is not in

@@ -31,8 +31,8 @@ class Figure(NamedTuple):
         return (self.value - self.expected) / self.deviation
 
 
-def statistics(ids: np.ndarray) -> dict[str, Figure]:
-    """The figures of a permutation of `SHORTEST` ids or more.
+def statistics(ids: np.ndarray, window: int | None = None) -> dict[str, Figure]:
+    """The figures of a permutation of `SHORTEST` ids or more, its batches drawn from windows of so many (or from all).
 
     `residues mod m`: mean over batches of the chi-square of ids by residue, by degree of freedom; mod 2 is how much the
     share of even ids in a batch varies, in variances of a true shuffle. `jumps`: chi-square of ids[i+1] - ids[i] over
@@ -41,7 +41,7 @@ def statistics(ids: np.ndarray) -> dict[str, Figure]:
     one 4 positions on. `correlation`: of position and id.
     """
     length = len(ids)
-    found = {f"residues mod {modulus}": _residues(ids, modulus) for modulus in (2, 4, 8)}
+    found = {f"residues mod {modulus}": _residues(ids, modulus, window or length) for modulus in (2, 4, 8)}
     found["jumps"] = _jumps(ids)
     found["equal jumps"] = _equal_jumps(ids)
     even = (length + 1) // 2
@@ -92,14 +92,15 @@ def _batches(ids: np.ndarray) -> np.ndarray:
     return ids[: len(ids) // size * size].reshape(-1, size)
 
 
-def _residues(ids: np.ndarray, modulus: int) -> Figure:
+def _residues(ids: np.ndarray, modulus: int, window: int) -> Figure:
     length, batches = len(ids), _batches(ids)
     chi_square = np.zeros(len(batches))
     for residue in range(modulus):
         expected = batches.shape[1] * ((length + modulus - 1 - residue) // modulus) / length
         # The modulus is a power of two.
         chi_square += (np.count_nonzero(batches & (modulus - 1) == residue, axis=1) - expected) ** 2 / expected
-    chi_square *= (length - 1) / (length - batches.shape[1])  # ids are drawn without putting back
+    window = min(window, length)
+    chi_square *= (window - 1) / (window - batches.shape[1])  # ids are drawn without putting back
     return Figure(float(chi_square.mean()) / (modulus - 1), 1.0, math.sqrt(2 / ((modulus - 1) * len(batches))))
 
 

@@ -66,7 +66,7 @@ def test_ids_of_long_orders_are_within_and_lead_back(make: Make, length: int) ->
     assert np.array_equal(order(order.inverse(positions)), positions)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 5000), st.integers(-(2**70), 2**70))
 def test_every_length_and_seed_gives_a_bijection(length: int, seed: int) -> None:
     order = Permutation(length, seed)
@@ -75,7 +75,7 @@ def test_every_length_and_seed_gives_a_bijection(length: int, seed: int) -> None
     assert np.array_equal(order.inverse(ids), np.arange(length))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 3000), st.integers(1, 400), st.integers(1, 40), st.integers(0, 2**64))
 def test_any_block_and_window_give_a_bijection(length: int, block: int, window: int, seed: int) -> None:
     order = BlockPermutation(length, seed, block, window)
@@ -259,8 +259,7 @@ def _affine(bits: int) -> np.ndarray:
     return (left << half) | right
 
 
-@pytest.mark.parametrize("length", [1000, 2**18, 1_000_003])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("length", "seed"), [(1000, 0), (1000, 1), (2**18, 0), (2**18, 1), (1_000_003, 0)])
 def test_an_order_is_as_a_true_shuffle(length: int, seed: int) -> None:
     ids = Permutation(length, seed)(np.arange(length))
     assert _off(statistics(ids)) == set()
@@ -359,7 +358,7 @@ def test_a_window_is_read_from_its_blocks_alone() -> None:
 def test_an_order_in_blocks_mixes_but_for_the_blocks_of_a_window(length: int) -> None:
     block, window = 64, 256
     ids = BlockPermutation(length, 7, block, window)(np.arange(length))
-    found = statistics(ids)
+    found = statistics(ids, block * window)
     assert _off(found) <= {"jumps", "equal jumps", "correlation"}
     # It is blocks that are placed at random: their number, not that of ids, says how far the correlation strays.
     assert abs(found["correlation"].off) < BEYOND * math.sqrt(block)
