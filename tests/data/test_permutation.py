@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data import order as order_module
 from marin_pipeline.data.permutation import BlockPermutation, Permutation, _Network
 from tests.data.shuffles import Figure, commonest_jump, even_shares, is_bijection, orders, statistics
 
@@ -230,6 +231,10 @@ def test_a_length_that_cannot_be_is_refused(make: Make, length: int) -> None:
 def test_a_block_or_window_of_nothing_is_refused(block: int, window: int) -> None:
     with pytest.raises(InputError, match=f"block {block} and window {window}: both must be at least 1"):
         BlockPermutation(100, 7, block, window)
+
+
+def test_the_order_of_data_offers_it() -> None:
+    assert order_module.Permutation is Permutation
 
 
 def test_equal_arguments_are_equal_orders() -> None:
