@@ -14,6 +14,7 @@ import numpy as np
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.mixing import GOLDEN, key64, mix64
+from marin_pipeline.data.permutation import Permutation as Permutation
 
 
 @lru_cache(maxsize=4)
