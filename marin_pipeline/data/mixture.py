@@ -53,11 +53,19 @@ def shares(relative: Mapping[str, Weight]) -> dict[str, Weight]:
     `shares({"web": 2, "code": 1})` is `{"web": "2/3", "code": "1/3"}`.
 
     Raises:
-        InputError: for a weight that is no number above 0.
+        InputError: for a weight that is no number above 0, and for fractions that have no short common denominator.
     """
     values = {name: exact(weight, f"source {name!r}") for name, weight in relative.items()}
     total = sum(values.values())
-    return {name: str(value / total) for name, value in values.items()}
+    found = {name: value / total for name, value in values.items()}
+    longest = max((share.denominator for share in found.values()), default=1)
+    # Two numbers of at most this many bits, each bit less than a third of a digit.
+    if longest.bit_length() * 2 // 3 > _LONGEST:
+        raise InputError(
+            f"the relative weights of {len(values)} sources have a common denominator of {longest.bit_length()} bits: "
+            "give whole numbers or decimals in place of fractions"
+        )
+    return {name: str(share) for name, share in found.items()}
 
 
 @dataclass(frozen=True)
@@ -122,8 +130,7 @@ class Phase:
 
 
 def _shown(total: Fraction) -> str:
-    whole = str(total)
-    return whole if len(whole) <= 40 else f"{float(total):.15g}"
+    return str(total) if total.denominator < 10**20 else f"{float(total):.15g}"
 
 
 @dataclass(frozen=True)

@@ -323,6 +323,14 @@ def test_weights_that_do_not_sum_to_1_are_refused_with_their_sum(weights: Mappin
         Phase(7, weights)
 
 
+def test_fractions_with_no_short_common_denominator_are_refused() -> None:
+    many: dict[str, Weight] = {f"{n}": f"1/{n}" for n in range(10**9, 10**9 + 600)}
+    with pytest.raises(InputError, match=r"of 600 sources have a common denominator of \d+ bits: give whole numbers"):
+        shares(many)
+    with pytest.raises(InputError, match=r"its 600 sources sum to 5\.9999\d+e-07, 1 less than 1"):
+        Phase(0, many)
+
+
 ONE = Phase(0, {"a": 1})
 A, B = Source("a"), Source("b")
 
