@@ -1,0 +1,121 @@
+"""What a mixture means: which source each training sequence comes from, as a pure function of its position.
+
+Positions are counted in sequences from the start of training. Counts by source never fall, sum to the position, and
+stay within two sequences a phase of what the weights say (`marin_pipeline.data.split`). No seed is in it: which of its
+sequences a source gives when it is its turn is the order's business.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.mixture import Mixture, scale
+from marin_pipeline.data.split import Split
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Stream:
+    """The sources of all training sequences of one length; it never changes."""
+
+    def __init__(self, mixture: Mixture, sequence_length: int) -> None:
+        """Lay out the phases.
+
+        Args:
+            sequence_length: tokens that a sequence predicts. A phase begins with the first whole sequence that starts
+                at or after the tokens that it is declared at.
+
+        Raises:
+            InputError: for a length below 1, or when two phases begin with the same sequence.
+        """
+        if sequence_length < 1:
+            raise InputError(f"sequence length {sequence_length}: it must be at least 1")
+        self.mixture = mixture
+        self.sequence_length = sequence_length
+        self.starts = tuple(-(-phase.start // sequence_length) for phase in mixture.phases)
+        """The sequence that each phase begins with."""
+        for phase, (before, after) in zip(mixture.phases[1:], pairwise(self.starts), strict=True):
+            if before == after:
+                raise InputError(
+                    f"{phase.where} begins with sequence {after:,} of {sequence_length:,} tokens, as the phase before "
+                    "it does: put a whole sequence between them"
+                )
+        places = {name: place for place, name in enumerate(mixture.names)}
+        self._places: list[list[int]] = []
+        """By phase: the places, in the mixture, of the sources that have a weight, ascending."""
+        self._splits: list[Split] = []
+        self._before: list[list[int]] = [[0] * len(places)]
+        """By phase: sequences of each source before the phase."""
+        for index, phase in enumerate(mixture.phases):
+            weights = scale(phase.fractions())
+            self._places.append(sorted(places[name] for name in weights))
+            self._splits.append(Split([weights[mixture.names[place]] for place in self._places[-1]]))
+            if index + 1 < len(self.starts):
+                self._before.append(self._counts(index, self.starts[index + 1]))
+
+    def _phase(self, position: int) -> int:
+        """The phase that the sequence at `position` belongs to."""
+        if position < 0:
+            raise InputError(f"sequence {position} of the mixture was asked for: positions start at 0")
+        return bisect_right(self.starts, position) - 1
+
+    def _counts(self, phase: int, position: int) -> list[int]:
+        counts = list(self._before[phase])
+        for place, count in zip(
+            self._places[phase], self._splits[phase].counts(position - self.starts[phase]), strict=True
+        ):
+            counts[place] += count
+        return counts
+
+    def counts(self, position: int) -> dict[str, int]:
+        """Sequences of each source before `position`, in the order of the mixture's sources.
+
+        Raises:
+            InputError: for a position below 0.
+        """
+        return dict(zip(self.mixture.names, self._counts(self._phase(position), position), strict=True))
+
+    def slots(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """The sequences at positions `[start, stop)`.
+
+        Returns two int64 arrays of shape `(stop - start,)`: the source of each, by its place in `mixture.sources`, and
+        its number within that source, counted from the start of training over all phases and epochs.
+
+        Raises:
+            InputError: for a position below 0, or a stop before the start.
+        """
+        import numpy as np
+
+        if stop < start:
+            raise InputError(f"sequences {start} to {stop} of the mixture were asked for: the end is before the start")
+        sources, numbers = np.empty(stop - start, np.int64), np.empty(stop - start, np.int64)
+        position = start
+        while position < stop:
+            phase = self._phase(position)
+            end = min(stop, self.starts[phase + 1]) if phase + 1 < len(self.starts) else stop
+            turns, earlier = self._splits[phase].turns(position - self.starts[phase], end - position)
+            places = np.array(self._places[phase])[turns]
+            sources[position - start : end - start] = places
+            numbers[position - start : end - start] = np.array(self._before[phase], np.int64)[places] + earlier
+            position = end
+        return sources, numbers
+
+    def restricted(self, position: int) -> list[dict[str, Any]]:
+        """What of the mixture the sequences before `position` depend on, as plain values for a key.
+
+        By phase that is reached: its sequences, the weights in the order that decides between equal ones, and the name
+        of the way they are split.
+        """
+        plain: list[dict[str, Any]] = []
+        for start, end, phase, places in zip(
+            self.starts, (*self.starts[1:], position), self.mixture.phases, self._places, strict=True
+        ):
+            if start < position:
+                names = [self.mixture.names[place] for place in places]
+                weights = [[name, phase.weights[name]] for name in names]
+                plain.append({"from": start, "to": min(end, position), "weights": weights, "split": Split.NAME})
+        return plain

@@ -1,0 +1,92 @@
+"""Whether the sources of a mixture hold what a run reads of them.
+
+Asked twice: of the tokens that sources are expected to hold, when a run is planned, and of those that they do hold,
+before it starts. All that is wrong is told at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+
+from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.mixture import Source
+from marin_pipeline.data.stream import Stream
+
+_SHOWN = 10
+"""Problems that an error tells of; of more it gives the number."""
+
+
+def check_expected(stream: Stream, *, steps: int, batch_size: int) -> None:
+    """Refuse a run for which a source is too small by its own `expected_tokens`; sources without are not judged.
+
+    Args:
+        steps: updates in the whole run.
+        batch_size: sequences an update.
+
+    Raises:
+        InputError: naming each source, what it is expected to hold, what the run reads, and what to change.
+    """
+    tokens = {source.name: source.expected_tokens for source in stream.mixture.sources}
+    known = {name: count for name, count in tokens.items() if count is not None}
+    _refuse(_too_small(stream, known, steps, batch_size, "is expected to hold"))
+
+
+def check_tokens(stream: Stream, tokens: Mapping[str, int], *, steps: int, batch_size: int) -> None:
+    """Refuse a run for which a source is missing, empty or too small.
+
+    Args:
+        tokens: tokens that each source holds, end-of-document tokens included.
+        steps: updates in the whole run.
+        batch_size: sequences an update.
+
+    Raises:
+        InputError: naming each source, what it holds, what the run reads, and what to change.
+    """
+    names = stream.mixture.names
+    problems = [
+        f"source {name!r} of the mixture is missing: there are no tokens of that name; give them, or leave it out"
+        for name in names
+        if name not in tokens
+    ]
+    problems += [
+        f"the tokens {name!r} are given, and no source of the mixture has that name; name them there, or leave them out"
+        for name in tokens
+        if name not in names
+    ]
+    _refuse(problems + _too_small(stream, tokens, steps, batch_size, "holds"))
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        more = [f"and {len(problems) - _SHOWN} more like these"] if len(problems) > _SHOWN else []
+        raise InputError("\n".join(problems[:_SHOWN] + more))
+
+
+def _too_small(stream: Stream, tokens: Mapping[str, int], steps: int, batch_size: int, holds: str) -> list[str]:
+    reads = stream.counts(steps * batch_size)
+    problems: list[str] = []
+    for source in stream.mixture.sources:
+        if source.name not in tokens:
+            continue
+        held, read = tokens[source.name], reads[source.name]
+        # The last token of a source is a target only.
+        sequences = max(0, held - 1) // stream.sequence_length
+        told = f"source {source.name!r} of the mixture {holds} {held:,} tokens"
+        if sequences == 0:
+            remedy = "use a shorter sequence length, or leave it out" if held else "leave it out"
+            problems.append(f"{told}, less than one sequence of {stream.sequence_length:,} and a target; {remedy}")
+        elif source.max_epochs is not None and read > sequences * source.max_epochs:
+            longest = _longest(stream, source, sequences * source.max_epochs, steps, batch_size)
+            problems.append(
+                f"{told}, {sequences:,} sequences of {stream.sequence_length:,}; {steps:,} steps of {batch_size:,} "
+                f"sequences read {read:,} from it, {read / sequences:.4g} epochs, and its max_epochs is "
+                f"{source.max_epochs}; lower its weight, raise max_epochs to {-(-read // sequences)}, or train for at "
+                f"most {longest:,} steps"
+            )
+    return problems
+
+
+def _longest(stream: Stream, source: Source, sequences: int, steps: int, batch_size: int) -> int:
+    """Most steps, of `steps`, that read at most `sequences` of a source."""
+    return bisect_right(range(steps), sequences, key=lambda step: stream.counts(step * batch_size)[source.name]) - 1
