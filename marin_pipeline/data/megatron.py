@@ -124,7 +124,8 @@ def _read_index(path: Path, size: int) -> _Index:
 def import_megatron(prefix: Path, folder: Path, tokenizer: Stored[Tokenizer]) -> Tokens:
     """Write the token store of an indexed dataset: parts of about 64 Mi tokens, `part-00000` and so on, and a ledger.
 
-    Holds one part's chunk of tokens (256 MiB of uint16 at most) and some 50 bytes a document.
+    Holds one part's tokens (128 MiB of uint16, but for a part with a very long document), twice as much again while
+    they are written, and some 50 bytes a document.
 
     Args:
         prefix: path of `.bin` and `.idx` without the ending.

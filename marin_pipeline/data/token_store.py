@@ -2,7 +2,7 @@
 
 Parts are never copied to bring them together: the ledger says how they follow each other, and a read finds its part by
 bisection. What was changed or lost since it was written stops the read, naming the part; `verify` looks at all of it.
-Memory: all stores of a process share one cache of 256 MiB; a store keeps up to 256 arrays open, and no file.
+Memory: all stores of a process share one cache of 64 MiB; a store keeps up to 256 arrays open, and no file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from marin_pipeline.data.schema import Stored, Tokens
 from marin_pipeline.data.token_ledger import Ledger
 from marin_pipeline.data.token_writer import OFFSETS_ARRAY, TOKENS_ARRAY, digest_bytes, zarr3
 
-CACHE_BYTES = 256 * 2**20
+CACHE_BYTES = 64 * 2**20
 """Of chunks that were read, for all stores of a process."""
 OPEN_ARRAYS = 256
 """Of one store; another one is opened again when it is read."""

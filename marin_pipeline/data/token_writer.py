@@ -1,7 +1,8 @@
 """Writing one part of a token store: token ids as they come, where documents end, and a digest of both.
 
 Equal tokens give equal bytes, however they were handed over: zarr3, with a chunk grid that no worker or machine can
-move. Memory: at most one chunk of tokens is held (256 MiB of uint16), and 8 bytes a document.
+move. Memory: at most one chunk of tokens is held (256 MiB of uint16) and twice as much again while it is written, and
+8 bytes a document.
 """
 
 from __future__ import annotations
