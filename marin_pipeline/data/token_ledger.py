@@ -32,7 +32,7 @@ class TokenPart:
     tokens: int
     documents: int
     bytes: int
-    """UTF-8 bytes of its text."""
+    """UTF-8 bytes of its text, what was cut included."""
     truncated: int
     """Documents that were cut at the most tokens a document may have."""
     empty: int
