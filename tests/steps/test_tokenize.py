@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from marin_pipeline import Artifact, local_artifact, test_context
@@ -53,6 +54,39 @@ def test_every_document_reads_back_from_the_store_in_order(tmp_path: Path, docum
         *ids, end = store.document(place).tolist()
         assert end == tokens.end_of_document
         assert loaded.decode(ids, skip_special_tokens=False) == rows[place].text
+    store.verify()
+
+
+def test_the_ledger_names_the_tokenizer_and_counts_what_is_cut_and_what_is_empty(
+    tmp_path: Path, stored: StoreDocuments
+) -> None:
+    texts = ["", "one two three four five six", "a", "\n" * 5000]
+    documents = stored(make_document(text, "s", str(place)) for place, text in enumerate(texts))
+    tokenizer = _tokenizer(tmp_path / "tokenizer", documents, 300)
+    found = {}
+    for maximum in (None, 5):
+        ctx = test_context(tmp_path / f"tokens-{maximum}")
+        value = tokenize.fn(ctx, documents=documents, tokenizer=tokenizer, maximum_tokens=maximum)
+        store = TokenStore(local_artifact(ctx.out, value), tokenizer / "tokenizer.json")
+        store.verify()
+        found[maximum] = store
+    whole, cut = found[None], found[5]
+    assert (whole.ledger.documents, whole.ledger.truncated, whole.ledger.empty) == (4, 0, 1)
+    assert (cut.ledger.documents, cut.ledger.empty, cut.ledger.bytes) == (4, 1, whole.ledger.bytes)
+    lengths = np.diff(whole.offsets)
+    assert cut.ledger.truncated == (lengths > 5).sum() > 0
+    assert np.diff(cut.offsets).tolist() == np.minimum(lengths, 5).tolist()
+    other = _tokenizer(tmp_path / "other", documents, 257)
+    with pytest.raises(InputError, match="another tokenizer"):
+        TokenStore(local_artifact(ctx.out, value), other / "tokenizer.json")
+
+
+@pytest.mark.parametrize("maximum", [1, 0, -3])
+def test_no_room_for_text_stops_the_step(tmp_path: Path, stored: StoreDocuments, maximum: int) -> None:
+    documents = stored([make_document("word", "s", "1")])
+    tokenizer = _tokenizer(tmp_path / "tokenizer", documents)
+    with pytest.raises(InputError, match=f"maximum_tokens={maximum}: at least 2"):
+        tokenize.fn(test_context(tmp_path / "c"), documents=documents, tokenizer=tokenizer, maximum_tokens=maximum)
 
 
 def test_equal_documents_give_equal_bytes(tmp_path: Path, documents: Artifact[Documents]) -> None:

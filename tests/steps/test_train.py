@@ -11,11 +11,11 @@ import pytest
 
 from marin_pipeline import Artifact, Tokens, TrainState, local_artifact, test_context
 from marin_pipeline.core.errors import InputError, Stopped
-from marin_pipeline.data.token_store import LEDGER_FILE, Ledger, TokenPart, write_token_part
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train import checkpoint
 from marin_pipeline.train.mesh import MeshShape
 from steps.train import train
+from tests.data.token_stores import write_store
 
 MODEL = LlamaConfig(vocabulary=64, width=16, layers=1, heads=2, feed_forward=32)
 # AdamW compiles in half the time of Muon, which tests/train resumes at every step.
@@ -34,10 +34,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Artifact[Tokens]:
     folder = tmp_path_factory.mktemp("tokens")
     random = np.random.default_rng(0)
     documents = [np.array([*(random.zipf(1.5, 60) % 63 + 1), 0]) for _ in range(20)]
-    count = write_token_part(folder / "part", documents, 64)
-    ledger = Ledger((TokenPart("part", count, len(documents), 4000),), "uint16", 64, 0)
-    (folder / LEDGER_FILE).write_text(ledger.to_json())
-    return local_artifact(folder, Tokens(LEDGER_FILE, count, len(documents), 4000, 64, 0))
+    return write_store(folder, [documents], vocabulary=64)
 
 
 def content(folder: Path) -> dict[str, str]:

@@ -14,16 +14,17 @@ import pytest
 EXPERIMENT = """
 import numpy as np
 from marin_pipeline import Context, Tokens, main, step
-from marin_pipeline.data.token_store import LEDGER_FILE, Ledger, TokenPart, write_token_part
+from marin_pipeline.data.token_ledger import LEDGER_FILE, Ledger
+from marin_pipeline.data.token_writer import write_token_part
 from marin_pipeline.models.config import LlamaConfig
 from steps.train import train
 
 @step
 def tokens(ctx: Context) -> Tokens:
     documents = [np.random.default_rng(0).zipf(1.5, 20_000) % 64]
-    count = write_token_part(ctx.out / "part", documents, 64)
-    (ctx.out / LEDGER_FILE).write_text(Ledger((TokenPart("part", count, 1, 9),), "uint16", 64, 0).to_json())
-    return Tokens(LEDGER_FILE, count, 1, 9, 64, 0)
+    part = write_token_part(ctx.out / "part", documents, 64, 9)
+    (ctx.out / LEDGER_FILE).write_text(Ledger((part,), "uint16", 64, 0, "0" * 64).to_json())
+    return Tokens(LEDGER_FILE, part.tokens, 1, 9, 64, 0)
 
 if __name__ == "__main__":
     model = LlamaConfig(vocabulary=64, width=32, layers=2, heads=2, feed_forward=64)
