@@ -30,7 +30,7 @@ from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
 FORMAT = 1
 
-LARGEST = 256 * 2**20
+LARGEST = 64 * 2**20
 """Bytes; a step takes some 10 KB."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

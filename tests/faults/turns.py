@@ -27,7 +27,16 @@ from marin_pipeline.run.shards import run_shard
 from marin_pipeline.run.task import Task
 from marin_pipeline.store.commit import Commit, look_many
 from marin_pipeline.store.forwarding import Forwarding
-from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, ObjectWriter, Wanted, Written
+from marin_pipeline.store.objects import (
+    RECORD,
+    FileToPublish,
+    Found,
+    ObjectInfo,
+    ObjectStore,
+    ObjectWriter,
+    Wanted,
+    Written,
+)
 
 _NAMES = re.compile(r"\d{8}T\d{6}\.\d+-[0-9a-f]{8}|(?<=/)[0-9a-f]{8}(?=/|-log|$)|(?<=^resolved/).*")
 """Names of attempts and parts, and digests of what noise is made of, which are other ones in each run."""
@@ -109,9 +118,9 @@ class TakingTurns(Forwarding):
         self.commits: list[tuple[str, Commit]] = []
         """What was to be committed and where, whoever came first."""
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str, most: int = RECORD) -> Found | None:
         self._take("read", path)
-        return self._objects.read(path)
+        return self._objects.read(path, most)
 
     def create(self, path: str, data: bytes) -> str | None:
         self._take("create", path)
