@@ -154,6 +154,7 @@ def download(
             source.name or "",
             source.expected_bytes,
             source.token.value if source.token else None,
+            source.token.name if source.token else "",
         )
         for source, address in _sources({"sources": sources})
     ]

@@ -1,5 +1,5 @@
-"""Addresses of servers, as variables of the environment name them: looked at before any client gets one, since clients
-take what they cannot use in their own ways.
+"""Addresses of servers, and credentials, as variables of the environment say them: looked at before any client gets
+one, since clients take what they cannot use in their own ways.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from marin_pipeline.core.errors import UsageError
 S3_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 """The first that says something counts."""
 
+S3_TEXTS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
+"""Variables that go into the headers of requests."""
+
 GCS_VARIABLE = "STORAGE_EMULATOR_HOST"
 
 _LONGEST = 200
+_WRITTEN = "write it as in http://127.0.0.1:9000 or https://host"
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_~-]+(\.[A-Za-z0-9_~-]+)*\.?)(:[0-9]{1,5})?")
 
 
@@ -29,6 +33,20 @@ def s3_endpoint() -> str | None:
     return _first(S3_VARIABLES)
 
 
+def check_s3_texts() -> None:
+    """See that the credentials and the region for S3 can be sent.
+
+    Raises:
+        UsageError: naming the variable that cannot, and not its value.
+    """
+    for name in S3_TEXTS:
+        text = os.environ.get(name, "")
+        if not text.isascii() or not text.isprintable() or " " in text:
+            raise UsageError(
+                f"{name}: has a space, a line break or another character that none has; set it again without"
+            )
+
+
 def gcs_emulator() -> str | None:
     """URL of the emulator of Google Cloud Storage; None when none is named.
 
@@ -38,7 +56,10 @@ def gcs_emulator() -> str | None:
     text = os.environ.get(GCS_VARIABLE, "").rstrip("/")
     if text in ("", "default"):
         return None
-    return checked(GCS_VARIABLE, text if "://" in text else f"http://{text}", text)
+    url = checked(GCS_VARIABLE, text if "://" in text else f"http://{text}", text)
+    if "://" not in text and urlsplit(url).port is None:
+        raise UsageError(f"{GCS_VARIABLE} {text[:_LONGEST]!r}: is neither a URL nor host:port; {_WRITTEN}")
+    return url
 
 
 def _first(names: Sequence[str]) -> str | None:
@@ -66,7 +87,7 @@ def checked(name: str, url: str, given: str | None = None) -> str:
         return url
     given = url if given is None else given
     shown = re.sub(r"(?s)^(.*?://)?.*@", r"\1…@", given)[:_LONGEST]
-    raise UsageError(f"{name} {shown!r}: {problem}; write it as in http://127.0.0.1:9000 or https://host")
+    raise UsageError(f"{name} {shown!r}: {problem}; {_WRITTEN}")
 
 
 def _problem(url: str) -> str:

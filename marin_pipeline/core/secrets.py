@@ -86,10 +86,10 @@ class Secret(Reference):
 
 _known: dict[str, set[str]] = {}
 """Every value that a secret was seen to have here, by name: a step may change its environment."""
-_redactors: dict[frozenset[str], Redactor] = {}
-"""By the names that they know."""
+_redactors: dict[frozenset[tuple[str, str]], Redactor] = {}
+"""By the names and values that they know: threads ask for them."""
 _lock = threading.RLock()
-"""Held while a value or a redactor is added; a signal's handler may find its own thread in it."""
+"""Held while a value is added; a signal's handler may find its own thread in it."""
 
 
 def know(*names: str) -> None:
@@ -103,7 +103,6 @@ def _look(name: str) -> None:
     if len(value) >= SHORTEST and value not in _known[name]:
         with _lock:
             _known[name] = _known[name] | {value}
-            _redactors.clear()
 
 
 def redactor(names: Iterable[str] | None = None) -> Redactor | None:
@@ -112,15 +111,15 @@ def redactor(names: Iterable[str] | None = None) -> Redactor | None:
     for name in wanted:
         _known.setdefault(name, set())
         _look(name)
-    if not any(_known[name] for name in wanted):
+    values = {name: _known[name] for name in wanted if _known[name]}
+    if not values:
         return None
-    found = _redactors.get(wanted)
+    pairs = frozenset((name, value) for name, each in values.items() for value in each)
+    found = _redactors.get(pairs)
     if found is None:
         from marin_pipeline.core.redaction import Redactor  # most runs have no secrets
 
-        with _lock:  # else one could be kept that was made before a value was seen
-            found = Redactor({name: _known[name] for name in wanted if _known[name]})
-            _redactors[wanted] = found
+        found = _redactors[pairs] = Redactor(values)
     return found
 
 

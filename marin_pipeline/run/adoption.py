@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from marin_pipeline.core.adopted import adopted_id, adopted_spec
 from marin_pipeline.core.artifact import content_digest
@@ -48,12 +49,13 @@ class Content:
             value: JSON; what dependents read as `.value`.
 
         Raises:
-            UsageError: for a path that is not there, a value that is no JSON, or what cannot be a name.
+            UsageError: for a path that is not there, a value that is no JSON or has a key twice, or what cannot be a
+                name.
             InputError: for a link among the files, or anything else that is no file.
         """
         adopted_id(name)
         try:
-            data = dumps(encode(json.loads(value), "--value"))
+            data = dumps(encode(json.loads(value, object_pairs_hook=_once), "--value"))
         except (ValueError, RecursionError) as error:
             raise UsageError(f"--value {value!r}: not JSON ({error}); text needs double quotes of its own") from error
         files = _files(path)
@@ -87,6 +89,16 @@ class Content:
     def key(self) -> str:
         """64 hex."""
         return key_of(self.spec)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a value, whose keys are there once."""
+    found: dict[str, Any] = {}
+    for name, each in pairs:
+        if name in found:
+            raise UsageError(f"--value: an object in it has the key {name!r} twice; give each key once")
+        found[name] = each
+    return found
 
 
 def _files(path: Path) -> dict[str, Path]:

@@ -30,7 +30,7 @@ from marin_pipeline.run.fingerprint import fingerprint
 from marin_pipeline.run.loaded import refuse_edited
 from marin_pipeline.run.task import References, Task, find_step
 from marin_pipeline.store import layout
-from marin_pipeline.store.guard import refuse_secret_in, refuse_secrets
+from marin_pipeline.store.guard import refuse_secret_in, refuse_secrets, refuse_secrets_beside
 from marin_pipeline.store.kept_files import keep_file
 from marin_pipeline.store.manifest import VALUE, build_manifest, refuse_link
 from marin_pipeline.store.objects import FULL, DiskFull, FileToPublish, NoAnswer, ObjectStore, explain_os_error
@@ -161,6 +161,8 @@ def _run(
     attempt = layout.attempt(task.id, task.key, task.attempt)
     manifest = build_manifest(objects, context.out, f"{attempt}/out", context.adopted, context.streamed())
     context.publish_records()
+    if objects.in_place:  # elsewhere what lies there is removed with the disk that it was written to
+        refuse_secrets_beside(objects.folder(attempt), ("out", "records", "log/log.txt"))
     logical = getattr(value, "logical_digest", None)
     return Finished(
         manifest=write_manifest(objects, task.id, task.key, task.attempt, manifest),

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import InputError, StoreError, UsageError
-from marin_pipeline.core.graph import Graph
+from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.redaction import Redactor
 from marin_pipeline.core.secrets import redactor
 from marin_pipeline.run.task import Task, write_call
@@ -18,7 +18,8 @@ from marin_pipeline.store.records import parsed, typed
 
 
 def refuse_disclosed(graph: Graph) -> None:
-    """See that no value of a secret stands where it would be written: in an argument, or in a name.
+    """See that no value of a secret stands where it would be written: in a name, in an argument, or in what a step says
+    of itself.
 
     Raises:
         UsageError: naming the step, the argument and the secret.
@@ -28,8 +29,9 @@ def refuse_disclosed(graph: Graph) -> None:
         return
     for node in graph.nodes.values():
         for name in node.names:
-            if found := known.find(name.encode()):
+            if found := known.find(name.encode("utf-8", "surrogatepass")):
                 raise UsageError(f"a name of {node.id} holds the value of the secret {found}; give it another name")
+        _refuse_said(known, node, "unpinned", "\0".join(node.artifact.unpinned))
         if node.loaded:
             continue
         for argument, value in node.declaration.arguments.items():
@@ -39,6 +41,16 @@ def refuse_disclosed(graph: Graph) -> None:
                     f"{shown}.{argument} holds the value of the secret {found}, and arguments are written into specs "
                     f'and records; declare the argument as a Secret, and pass Secret("{found}")'
                 )
+        _refuse_said(known, node, "chain", node.declaration.spec.decode("utf-8", "surrogatepass"))
+        _refuse_said(known, node, "pinning", node.declaration.step.pinning)
+
+
+def _refuse_said(known: Redactor, node: Node, where: str, text: str) -> None:
+    if found := known.find(text.encode("utf-8", "surrogatepass")):
+        raise UsageError(
+            f"{node.names[0]}: what its step says by {where}= holds the value of the secret {found}, and that is shown "
+            "and written into records; leave the value out there"
+        )
 
 
 def refuse_typed(argv: Sequence[str]) -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from marin_pipeline.core.secrets import redacted, redactor
 from marin_pipeline.store.origins import Git
@@ -24,8 +23,11 @@ SECONDS = 10.0
 LONGEST_PATCH = 2**20
 """Bytes."""
 
-_SHORT_URL = re.compile(r"(?:([^/@:]*)@)?([A-Za-z0-9.-]+):([^?#]+)")
-"""As in `git@host:path`."""
+_HOST = r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*"
+_PATH = r"[A-Za-z0-9_.~+-]+(?:/[A-Za-z0-9_.~+-]+)*/?"
+_URL = re.compile(rf"((?:https?|ssh|git)://)(?:[^/\s]*@)?({_HOST}(?::[0-9]+)?/{_PATH})")
+_SHORT_URL = re.compile(rf"(?:(git@)|[A-Za-z0-9._-]+@)?({_HOST}\.[A-Za-z0-9-]+:/?{_PATH})")
+"""As in `git@host:path`. `git` is a name that everybody has there, and without which it does not answer."""
 
 
 def git_state(folder: Path, files: Sequence[str] = ()) -> Git | None:
@@ -50,19 +52,11 @@ def git_state(folder: Path, files: Sequence[str] = ()) -> Git | None:
 
 
 def without_credentials(url: str) -> str | None:
-    """A remote's URL without user, password and query; None for what is no place on a network."""
-    if "://" in url:
-        try:
-            parts = urlsplit(url)
-        except ValueError:
-            return None
-        host = parts.netloc.rpartition("@")[2]
-        return f"{parts.scheme}://{host}{parts.path}" if host and parts.scheme != "file" else None
-    found = _SHORT_URL.fullmatch(url)
-    if found is None:
-        return None
-    user = "git@" if found[1] == "git" else ""  # a name that everybody has there, and without which it does not answer
-    return f"{user}{found[2]}:{found[3]}"
+    """A remote's URL without user and password; None for what is no place on a network, and for all that is not
+    plainly written as one: a password may stand anywhere in it.
+    """
+    found = _URL.fullmatch(url) or _SHORT_URL.fullmatch(url)
+    return found and f"{found[1] or ''}{found[2]}"
 
 
 def _patch(git: _Git) -> tuple[str | None, str]:

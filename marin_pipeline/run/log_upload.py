@@ -18,7 +18,7 @@ from pathlib import Path
 
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.core.visible import say
-from marin_pipeline.store.manifest import files_below
+from marin_pipeline.store import layout
 from marin_pipeline.store.objects import ObjectStore, answered
 
 EVERY = 2.0
@@ -87,7 +87,11 @@ class _Logs:
             StoreError: when the store does not take it.
         """
         with self._lock:
-            for name, file, size in files_below(self._local):
+            for name in layout.LOGS:  # and nothing else that a task has put there: nobody looks through that
+                file = self._local / name
+                if file.is_symlink() or not file.is_file():
+                    continue
+                size = file.stat().st_size
                 if size != self._sizes.get(name, -1 if self._at_once else 0):
                     self._send(name, file, size)
                     self._sizes[name] = size

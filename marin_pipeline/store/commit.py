@@ -17,8 +17,9 @@ from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.core.visible import is_line
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import is_moment
+from marin_pipeline.store.guard import put_record
 from marin_pipeline.store.lease import Holder, read_lease
-from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, holds, put, shown_url, together
+from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, holds, shown_url, together
 from marin_pipeline.store.records import parsed, typed
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
@@ -361,7 +362,7 @@ def is_accepted(objects: ObjectStore, id: str, key: str, number: int, code: str)
 def accept(objects: ObjectStore, id: str, key: str, number: int, code: str, reason: str, at: str) -> None:
     """Record that the output of this commit, and of no later one, counts as made by the code with this digest."""
     record = {"number": number, "code": code, "reason": reason, "at": at}
-    put(objects, layout.accepted(id, key, number, code), dumps(record))
+    put_record(objects, layout.accepted(id, key, number, code), dumps(record))
 
 
 @dataclass(frozen=True)
@@ -390,12 +391,12 @@ def acceptances(objects: ObjectStore, id: str, key: str) -> list[Acceptance]:
 
 def invalidate(objects: ObjectStore, id: str, key: str, number: int, record: Invalidation) -> None:
     """End a commit. Nothing happens when it is ended already."""
-    put(objects, layout.invalidation(id, key, number), dumps(asdict(record)))
+    put_record(objects, layout.invalidation(id, key, number), dumps(asdict(record)))
 
 
 def record_failure(objects: ObjectStore, id: str, key: str, failure: Failure) -> None:
     """Keep why an attempt failed."""
-    put(objects, layout.failure(id, key, failure.attempt), dumps(asdict(failure)))
+    put_record(objects, layout.failure(id, key, failure.attempt), dumps(asdict(failure)))
 
 
 def write_spec(objects: ObjectStore, id: str, key: str, spec: bytes) -> None:
@@ -405,7 +406,7 @@ def write_spec(objects: ObjectStore, id: str, key: str, spec: bytes) -> None:
         CorruptOutput: when another spec lies there: a damaged file, or two keys with the same first 16 hex.
     """
     path = layout.spec(id, key)
-    if put(objects, path, spec).data != spec:
+    if put_record(objects, path, spec).data != spec:
         raise CorruptOutput(
             f"{objects.url}/{path}: is not the spec of {key}; the file is damaged (delete it and run again), "
             "or two keys share their first 16 hex (use another prefix)"
@@ -419,7 +420,7 @@ def publish_commit(objects: ObjectStore, id: str, key: str, commit: Commit) -> t
         The commit that counts, and whether it is ours. When another's differs from ours, a divergence is recorded.
     """
     path = layout.commit(id, key, commit.number)
-    winner = _loaded(put(objects, path, commit.dumps()).data, f"{objects.url}/{path}", key)
+    winner = _loaded(put_record(objects, path, commit.dumps()).data, f"{objects.url}/{path}", key)
     if winner.attempt == commit.attempt:
         return winner, True
     if winner.output != commit.output:
@@ -429,5 +430,5 @@ def publish_commit(objects: ObjectStore, id: str, key: str, commit: Commit) -> t
             "winner": winner.attempt,
             "winner_output": winner.output,
         }
-        put(objects, layout.divergence(id, key, commit.attempt), dumps(record))
+        put_record(objects, layout.divergence(id, key, commit.attempt), dumps(record))
     return winner, False

@@ -1,20 +1,29 @@
-"""Looks through what a task writes for the values of the secrets that it was given, before it is kept.
+"""Looks through what a task writes for the values of the secrets that it was given, before it is kept, and through each
+record for those of all secrets that the process knows.
 
-Where a task has none, nothing is read. What was compressed or encrypted is not found.
+Where a task has none, nothing of it is read. What was compressed or encrypted is not found.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.redaction import Redactor
-from marin_pipeline.core.secrets import guard, redacted
-from marin_pipeline.store.objects import FileToPublish, ObjectWriter, Written, explain_os_error
+from marin_pipeline.core.secrets import guard, redacted, redactor
+from marin_pipeline.store.objects import (
+    FileToPublish,
+    Found,
+    ObjectStore,
+    ObjectWriter,
+    Written,
+    explain_os_error,
+    put,
+)
 
 _BLOCK = 2**20
 
@@ -39,6 +48,39 @@ def refuse_secrets(files: Sequence[FileToPublish], what: str = "the output") -> 
             raise explain_os_error(error, file, "read what was written") from error
         if found is not None:
             raise _refused(f"{what} {name!r}", found)
+
+
+def refuse_secret_folders(folder: Path, what: str = "the output") -> None:
+    """Look at the names of all folders below one: an empty one is no file of an output, and lies there all the same.
+
+    Raises:
+        InputError: when the value of a secret is part of one.
+    """
+    if guard() is None:
+        return
+    for path in _below(folder):
+        if path.is_dir():
+            refuse_secret_name(path.relative_to(folder).as_posix(), f"{what}'s folder")
+
+
+def refuse_secrets_beside(folder: Path, kept: Collection[str]) -> None:
+    """Look through what a step has left in the folder of its attempt beside its output.
+
+    Args:
+        kept: what is looked through by others: names in the folder, or paths of files.
+
+    Raises:
+        InputError: when something holds the value of a secret, or bears it in its name.
+    """
+    known = guard()
+    if known is None:
+        return
+    for top in folder.iterdir():
+        if top.name not in kept:
+            for path in (*(() if top.is_symlink() else _below(top)), top):
+                name = path.relative_to(folder).as_posix()
+                if name not in kept and (found := _disclosed_by(known, path, name)):
+                    raise _refused(f"{redacted(name)!r}, which was written beside ctx.out,", found)
 
 
 def refuse_secret_name(name: str, what: str = "the output") -> None:
@@ -66,6 +108,23 @@ def refuse_secret_in(data: bytes, what: str) -> None:
     found = known and known.find(data)
     if found:
         raise _refused(what, found)
+
+
+def put_record(objects: ObjectStore, path: str, data: bytes) -> Found:
+    """Create a record, as `put` does. Records are kept and handed on, whoever they are of: none says the value of a
+    secret that this process knows.
+
+    Raises:
+        InputError: when this one would.
+    """
+    known = redactor()
+    found = known and known.find(data)
+    if found:
+        raise InputError(
+            f"{path}: would hold the value of the secret {found}, and was not written; leave the value out of what the "
+            "step, its names and its environment say"
+        )
+    return put(objects, path, data)
 
 
 def _refused(what: str, secret: str) -> InputError:
@@ -149,13 +208,21 @@ def remove_disclosed(known: Redactor, folders: Iterable[Path]) -> None:
     """
     for folder in folders:
         for path in _below(folder):
-            name = os.fsencode(path.relative_to(folder))
-            with suppress(OSError):  # it has gone, or is not ours to read
-                mode = path.lstat().st_mode
-                holds = stat.S_ISREG(mode) and _found_in(known, path)
-                target = os.fsencode(os.readlink(path)) if stat.S_ISLNK(mode) else b""
-                if holds or known.find(name) or known.find(target):
-                    path.rmdir() if stat.S_ISDIR(mode) else path.unlink()
+            if _disclosed_by(known, path, path.relative_to(folder).as_posix()):
+                with suppress(OSError):  # it has gone, or is not ours
+                    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _disclosed_by(known: Redactor, path: Path, name: str) -> str | None:
+    """The secret whose value a file holds, a link leads to, or a name bears."""
+    found = known.find(os.fsencode(name))
+    with suppress(OSError):  # it has gone, or is not ours to read
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            found = found or known.find(os.fsencode(os.readlink(path)))
+        elif stat.S_ISREG(mode):
+            found = found or _found_in(known, path)
+    return found
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -143,6 +143,10 @@ def shard_ended(key: str) -> str:
     return f"{shard(key)}/ended.json"
 
 
+LOGS = ("log.txt", "shards.jsonl")
+"""What there is in the folder of a log."""
+
+
 def attempt_log(id: str, key: str, attempt_name: str) -> str:
     """What an attempt printed."""
     return f"{attempt(id, key, attempt_name)}/log/log.txt"

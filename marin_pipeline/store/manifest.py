@@ -19,7 +19,7 @@ from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
 from marin_pipeline.core.paths import is_path, problem_with
 from marin_pipeline.store import layout
-from marin_pipeline.store.guard import refuse_secrets
+from marin_pipeline.store.guard import refuse_secret_folders, refuse_secrets
 from marin_pipeline.store.objects import FileToPublish, ObjectInfo, ObjectStore, Wanted, Written, explain_os_error
 from marin_pipeline.store.records import parsed
 
@@ -193,6 +193,7 @@ def publish_all(objects: ObjectStore, path: str) -> None:
     files = [FileToPublish(*each) for each in files_below(objects.folder(path), "the record")]
     _refuse_long(objects, path, [each.name for each in files], "the record")
     refuse_secrets(files, "the record")
+    refuse_secret_folders(objects.folder(path), "the record")
     if not objects.in_place:
         objects.publish(path, files)
 
@@ -231,6 +232,7 @@ def build_manifest(
     files = [each for each in files if each.name not in known]
     _refuse_long(objects, path, [*known, *(each.name for each in files)])
     refuse_secrets(files)
+    refuse_secret_folders(folder)
     known.update((each.name, written) for each, written in zip(files, objects.publish(path, files), strict=True))
     held = {info.path: info for info in objects.list(path)}
     entries = dict(adopted)

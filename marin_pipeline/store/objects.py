@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -265,6 +266,11 @@ class ObjectStore(ABC):
         """
 
 
+_LIKE_URL = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):/")
+_PLAIN_URL = re.compile(r"(gs|s3)://[A-Za-z0-9._-]+/|file:///")
+"""After which an `@` is one of a path."""
+
+
 def open_objects(prefix: str) -> ObjectStore:
     """The objects under a prefix: a local folder (a path or a `file://` URL), `gs://BUCKET/FOLDER`,
     `s3://BUCKET/FOLDER`, or `memory://NAME`.
@@ -277,12 +283,15 @@ def open_objects(prefix: str) -> ObjectStore:
 
         return MemoryObjects.named(prefix)
     scheme, separator, rest = prefix.partition("://")
-    if separator and "@" in rest.partition("/")[0]:
+    like_url = _LIKE_URL.match(prefix)
+    if like_url and "@" in prefix and not _PLAIN_URL.match(prefix):
         raise UsageError(
-            f"--prefix {scheme}://…: has something before '@', and a prefix is shown and kept in records; leave "
+            f"--prefix {like_url[1]}://…: has something before '@', and a prefix is shown and kept in records; leave "
             "credentials out of it, and give them as the store's own tools take them (AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS)"
         )
+    if like_url and not separator and like_url[1] != "file":
+        raise UsageError(f"--prefix {prefix}: a URL is written {like_url[1]}://…; a folder of that name ./{prefix}")
     if separator and scheme == "gs":
         from marin_pipeline.store.gcs_objects import GcsObjects
 

@@ -15,7 +15,8 @@ from typing import Any
 from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
-from marin_pipeline.store.objects import ObjectStore, holds, put
+from marin_pipeline.store.guard import put_record
+from marin_pipeline.store.objects import ObjectStore, holds
 from marin_pipeline.store.records import parsed, typed
 
 SCHEMA = 1
@@ -28,7 +29,7 @@ class Git:
     commit: str
     """The one that was checked out."""
     remote: str | None
-    """URL without user and password; None for a remote that is a folder of the machine, and without one."""
+    """URL without user and password; None for a remote that is not plainly a URL, and without one."""
     branch: str | None
     """None when no branch was checked out."""
     patch: str | None
@@ -106,7 +107,7 @@ def keep_origin(objects: ObjectStore, origin: Origin) -> None:
     """Write the record of a run, unless the store has it."""
     path = layout.origin(origin.digest)
     if not holds(objects, path):
-        put(objects, path, origin.data)
+        put_record(objects, path, origin.data)
 
 
 def read_origin(objects: ObjectStore, digest: str) -> Origin:

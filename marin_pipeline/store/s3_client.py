@@ -10,7 +10,7 @@ from typing import Any
 
 from obstore.store import S3Store
 
-from marin_pipeline.core.endpoints import s3_endpoint
+from marin_pipeline.core.endpoints import check_s3_texts, s3_endpoint
 from marin_pipeline.core.errors import UsageError
 from marin_pipeline.store.bucket_client import Client, Failed, no_panic
 
@@ -36,6 +36,7 @@ def client_of(url: str, bucket: str, prefix: str, timeout: int, silence: int) ->
 
 
 def _options(url: str, timeout: int, silence: int) -> dict[str, Any]:
+    check_s3_texts()
     endpoint = s3_endpoint()
     options: dict[str, Any] = {
         "client_options": {

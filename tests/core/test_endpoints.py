@@ -49,6 +49,13 @@ def test_a_wrong_address_of_an_s3_server_is_told_with_its_variable(url: str, mon
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["x", "host", "host/", "host:", "host:x", "[::1]"])
+def test_a_word_is_no_emulator(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GCS_VARIABLE, text)
+    with pytest.raises(UsageError, match=r"^STORAGE_EMULATOR_HOST '.*; write it as in"):
+        gcs_emulator()
+
+
 @pytest.mark.parametrize("url", [url for url in WRONG if "://" in url])
 def test_a_wrong_address_of_an_emulator_is_told_with_its_variable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GCS_VARIABLE, url)

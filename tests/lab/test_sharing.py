@@ -357,8 +357,9 @@ def test_a_record_without_end_is_named_and_not_read(
     assert str(file) in ran.err
     assert how == "endless" or "bytes, which no such object has; it is damaged or not ours" in ran.err
     ran = command("reproduce", str(bundle), "--from", str(inline.prefix), "--deep", "--to", str(tmp_path / "again"))
-    assert ran.code != 0
-    assert str(file) in ran.err + ran.out
+    if pattern != "origins/*":  # the bundle has them
+        assert ran.code != 0
+        assert str(file) in ran.err + ran.out
     assert command("verify", "--level", "full").code != 0
     assert pattern == "code/*" or command("share", "times").code != 0
 

@@ -115,6 +115,17 @@ def keeps(ctx: Context, how: str, token: Secret = TOKEN) -> Any:
         folder = ctx.out / urllib.parse.quote(value, safe="")
         folder.mkdir()
         (folder / "file").write_text("")
+    if how == "empty":
+        (ctx.out / "deep" / f"d-{urllib.parse.quote(value, safe='')}" / "empty").mkdir(parents=True)
+    if how == "empty_record":
+        (ctx.records / f"d-{urllib.parse.quote(value, safe='')}").mkdir()
+    if how == "beside":
+        (ctx.out.parent / "leak.txt").write_text(value)
+    if how == "beside_name":
+        (ctx.out.parent / "other" / urllib.parse.quote(value, safe="")).mkdir(parents=True)
+    if how == "log":
+        (ctx.out.parent / "log").mkdir(exist_ok=True)
+        (ctx.out.parent / "log" / "other.txt").write_text(value)
     if how == "link":
         (ctx.out / "link").symlink_to(value.replace("/", "_") + "/" + value)
     if how == "record":
@@ -152,7 +163,25 @@ def maps(ctx: Context, how: str, token: Secret = TOKEN) -> list[str]:
 
 
 RAISES = ("message", "chained", "context", "note", "group", "odd", "exit", "syntax", "ends", "killed")
-KEEPS = ("value", "key", "file", "border", "wide", "header", "name", "folder", "link", "record", "part", "stream")
+KEEPS = (
+    "value",
+    "key",
+    "file",
+    "border",
+    "wide",
+    "header",
+    "name",
+    "folder",
+    "link",
+    "record",
+    "part",
+    "stream",
+    "empty",
+    "empty_record",
+    "beside",
+    "beside_name",
+    "log",
+)
 MAPS = ("fine", "raises", "file", "value", "argument", "item")
 
 

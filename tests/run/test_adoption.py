@@ -106,6 +106,11 @@ def test_a_file_is_adopted_under_its_name_and_the_source_is_not_touched(objects:
     assert objects.read(f"{layout.attempt(content.id, content.key, commit.attempt)}/out/a.txt")
 
 
+def test_a_value_with_a_key_twice_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"--value: an object in it has the key 'a' twice; give each key once"):
+        Content.of(folder, "wiki", '[{"b": {"a": 1, "a": 1}}]')
+
+
 def test_a_value_is_read_and_counts_in_the_key(objects: ObjectStore, folder: Path) -> None:
     plain, _ = taken(objects, folder)
     valued, _ = taken(objects, folder, value='{"rows": 3, "~odd": [1.5, null]}')

@@ -10,11 +10,16 @@ import sys
 import urllib.parse
 from base64 import b64encode
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from marin_pipeline import Secret
+from marin_pipeline.core.errors import InputError
+from marin_pipeline.store.commit import Failure, record_failure, write_spec
+from marin_pipeline.store.local_objects import LocalObjects
+from marin_pipeline.store.origins import Git, Origin, keep_origin
 from tests.conftest import ROOT, Program, Ran
 from tests.run import leaking_steps as leaking
 from tests.run.leaking_steps import KEEPS, MAPS, RAISES
@@ -152,6 +157,44 @@ def test_a_value_that_was_read_where_a_step_is_declared_is_refused(program: Prog
     ran = program(file, "raises", extra={"LEAK_TOKEN": PLAIN})
     assert "RuntimeError: <secret LEAK_TOKEN>" in ran.err
     assert where_known(PLAIN, tmp_path / "store", ran) == []
+
+
+@pytest.mark.parametrize("hook", ["unpinned", "chain", "pinning"])
+def test_what_a_step_says_of_itself_with_the_value_is_refused(hook: str, program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "says.py"
+    value = "os.environ.get('LEAK_TOKEN', '')"
+    said = {
+        "unpinned": f"unpinned=lambda a: ['https://x/?t=' + {value}]",
+        "chain": f"chain=lambda a: Chain({value}, 1, int)",
+        "pinning": f"unpinned=lambda a: ['x'], pinning='see ' + {value}",
+    }
+    file.write_text(
+        "import os\n"
+        "from marin_pipeline import Chain, Context, Secret, main, step\n"
+        f"@step({said[hook]})\n"
+        "def says(ctx: Context, token: Secret) -> int:\n    return 1\n"
+        "if __name__ == '__main__':\n    main(says(token=Secret('LEAK_TOKEN')))\n"
+    )
+    for command in (["run"], ["plan"], ["plan", "--json"], ["graph"], ["explain", "says"]):
+        ran = program(file, *command, extra={"LEAK_TOKEN": PLAIN})
+        assert ran.code == 2, ran.err
+        assert f"says: what its step says by {hook}= {HOLDS}" in ran.err
+        assert where_known(PLAIN, tmp_path, ran) == []
+
+
+def test_a_record_that_would_hold_the_value_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAK_TOKEN", PLAIN)
+    objects = LocalObjects(tmp_path)
+    git = Git("0" * 40, f"https://host.invalid/{PLAIN}", None, "", "")
+    failure = Failure("a", "user", PLAIN, "", "")
+    for write in (
+        partial(keep_origin, objects, Origin("0" * 64, git, "3", {}, {})),
+        partial(record_failure, objects, "says", "0" * 64, failure),
+        partial(write_spec, objects, "says", "0" * 64, json.dumps(PLAIN).encode()),
+    ):
+        with pytest.raises(InputError, match=f"would hold the value of the secret {leaking.TOKEN.name}"):
+            write()
+    assert not list(tmp_path.rglob("*.json"))
 
 
 GIT = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "-c", "init.defaultBranch=main"]

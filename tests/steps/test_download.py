@@ -17,7 +17,7 @@ from marin_pipeline import Artifact, Context, LocalFile, Secret, step, test_cont
 from marin_pipeline.core.errors import InputError, Stopped
 from marin_pipeline.run.context import RunContext
 from steps.download import Downloaded, Source, download
-from tests.faults.http_server import Act, HttpServer, http_server
+from tests.faults.http_server import Act, Handler, HttpServer, http_server
 from tests.faults.hub_server import Hub, Repository
 from tests.run.sessions import Bench, failure, outcomes, step_folder, value
 
@@ -170,7 +170,14 @@ def test_what_is_not_pinned_is_named_and_what_is_known_to_come_is_counted(tmp_pa
     ("sources", "told"),
     [
         ("here.txt", r"a relative path says nothing to others.*LocalFile\('here.txt'\)"),
-        ("https://user:secret-word@host/x", r"https://…@host/x: .*token=Secret"),
+        ("https://user:secret-word@host/x", r"https://…: .*token=Secret"),
+        ("https://user:secret-word/1@host/x", "an address with a user"),
+        ("https://secret-word@host:x/", "an address with a user"),
+        ("https:/user:secret-word@host/x", "an address with a user"),
+        ("ftp://user:secret-word@host/x", "an address with a user"),
+        ("s3://key:secret-word@bucket/x", "an address with a user"),
+        ("s3://secret-word@bucket/x", "an address with a user"),
+        ("hf://user:secret-word@datasets/a/b", "an address with a user"),
         ("https://host/x?X-Amz-Signature=secret-word", r"x\?X-Amz-Signature=…: the credential"),
         ("https://host/x?sig=secret-word", "the credential"),
         ("https://host/", "does not say what the file is called; give the source a name"),
@@ -222,7 +229,29 @@ def test_one_file_that_cannot_be_had_ends_the_others_soon_and_keeps_what_they_ha
     assert "/none: 404 Not Found: is not there; check the address" in failure(result)
     server.asked.clear()
     assert outcomes(bench.run(target)) == {"download": "done"}
-    assert sorted(each.path for each in server.asked) == ["/long", "/none"]  # /done was kept
+    assert sorted(each.path for each in server.asked) == ["/done", "/long", "/none"]
+    kept = {each["path"]: each["kept"] for each in records(bench.prefix)}
+    assert kept["done"] == len(DATA)
+
+
+def test_addresses_that_differ_in_their_query_alone_are_told_apart(server: HttpServer, bench: Bench) -> None:
+    found = {"id=1": b"one", "id=2": b""}
+
+    def answer(handler: Handler) -> bool:
+        query = handler.path.partition("?")[2]
+        if found[query]:
+            handler.reply(200, found[query], {"ETag": f'"{query}"'})
+        return bool(found[query])
+
+    server.answers["/get"] = answer
+    sources = [Source(f"{server.url}/get?id={each}", name=f"{each}.txt") for each in (1, 2)]
+    target = download([*sources], workers=1)
+    assert f"{server.url}/get?… (2.txt): 404 Not Found" in failure(bench.run(target))
+    found["id=2"] = b"two"
+    result = bench.run(target)
+    assert outcomes(result) == {"download": "done"}
+    files = {each.path: each.sha256 for each in value(result, "download").files}
+    assert files == {f"{each}.txt": hashlib.sha256(found[f"id={each}"]).hexdigest() for each in (1, 2)}
 
 
 def test_a_token_is_read_where_the_step_runs_and_sent_to_its_host_alone(

@@ -58,6 +58,13 @@ def test_a_killed_writer_leaves_no_half_object(tmp_path: Path) -> None:
     assert objects.names(".") == ["a", "tmp"]
 
 
+def test_a_url_with_one_slash_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"s3:/bucket: a URL is written s3://…"):
+        open_objects("s3:/bucket")
+    assert open_objects("./s3:/bucket").url == str(tmp_path / "s3:" / "bucket")
+
+
 def test_a_writer_whose_end_fails_leaves_nothing(tmp_path: Path) -> None:
     objects = open_objects(str(tmp_path / "store"))
     objects.create("taken", b"")
@@ -113,7 +120,15 @@ def test_another_scheme_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "prefix", ["s3://key:hunter2secret@bucket/x", "gs://hunter2secret@bucket", "http://u:hunter2secret@h/x"]
+    "prefix",
+    [
+        "s3://key:hunter2secret@bucket/x",
+        "s3://key:hunter2secret/1@bucket/x",
+        "s3:/key:hunter2secret@bucket/x",
+        "gs://hunter2secret@bucket",
+        "http://u:hunter2secret@h/x",
+        "http://u:hunter2secret/1@h/x",
+    ],
 )
 def test_a_prefix_with_credentials_is_refused_and_not_shown(prefix: str) -> None:
     with pytest.raises(UsageError, match="leave credentials out of it") as caught:

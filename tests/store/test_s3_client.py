@@ -7,7 +7,9 @@ from contextlib import suppress
 import pytest
 from obstore.store import S3Store
 
+from marin_pipeline.core.endpoints import S3_TEXTS
 from marin_pipeline.core.errors import StoreError, UsageError
+from marin_pipeline.data.remote.amazon import AmazonStorage
 from marin_pipeline.store.bucket_client import Panicked, each_of, no_panic
 from marin_pipeline.store.objects import open_objects
 from marin_pipeline.store.s3_errors import explained
@@ -38,8 +40,6 @@ def test_a_panic_becomes_an_error_that_says_whose_it_is(capfd: pytest.CaptureFix
 def test_a_wrong_endpoint_is_told_when_the_store_is_opened(
     url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from marin_pipeline.data.remote.amazon import AmazonStorage
-
     stores.set_environment(monkeypatch, {**S3_ENVIRONMENT, "AWS_ENDPOINT_URL": url})
     for opened in (lambda: open_objects("s3://bucket/a"), lambda: AmazonStorage("bucket", 1.0)):
         with pytest.raises(UsageError, match=r"^AWS_ENDPOINT_URL"):
@@ -55,6 +55,18 @@ def test_a_wrong_emulator_is_told_when_the_store_is_opened(url: str, monkeypatch
     for opened in (lambda: open_objects("gs://bucket/a"), lambda: GoogleStorage(1.0)):
         with pytest.raises(UsageError, match=r"^STORAGE_EMULATOR_HOST"):
             opened()
+
+
+@pytest.mark.parametrize("name", S3_TEXTS)
+@pytest.mark.parametrize("odd", ["\n", " ", "\x7f", "ü"])
+def test_credentials_and_a_region_that_cannot_be_sent_are_told_by_their_variable(
+    name: str, odd: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.set_environment(monkeypatch, {**S3_ENVIRONMENT, name: f"hunter2{odd}secret"})
+    for opened in (lambda: open_objects("s3://bucket/a"), lambda: AmazonStorage("bucket", 1.0)):
+        with pytest.raises(UsageError, match=rf"^{name}: has a space, a line break") as error:
+            opened()
+        assert "hunter2" not in str(error.value)
 
 
 def test_other_variables_that_obstore_cannot_use_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,10 @@ _SIGNED = re.compile(
     r"(x-amz-|x-goog-)?(signature|credential|security-token)|sig|token|access_?token|(api|access)_?key|password|secret",
     re.IGNORECASE,
 )
+_LOGIN = re.compile(
+    r"\s*(?!file:)(?:([a-z][a-z0-9+.-]*):/*[^/@\[]*:(?![0-9]+[/?#])[^@]*@|(https?|gs|s3):/*[^/?#@]*@)", re.IGNORECASE
+)
+"""A user and a password, or a token, before an `@`, however wrong the rest of the address may be."""
 _HUB = re.compile(
     r"(?P<kind>datasets/|models/|)(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]*))?"
     r"(/(?P<path>.*))?"
@@ -99,6 +103,11 @@ def parse(url: str) -> Address:
     """
     if url.startswith("/"):
         return _local(url, url)
+    if login := _LOGIN.match(url):
+        raise InputError(
+            f"{login[1] or login[2]}://…: an address with a user and a password would be written into the key; leave "
+            'them away, and give token=Secret("NAME"); gs:// and s3:// take credentials of the environment'
+        )
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise InputError(
@@ -134,11 +143,6 @@ def _web(url: str, scheme: str) -> Address:
         raise InputError(f"{url!r}: cannot be an address ({error})") from None
     if not host:
         raise InputError(f"{url!r}: names no host")
-    if parts.username is not None or parts.password is not None:
-        raise InputError(
-            f"{scheme}://…@{host}{parts.path}: an address with a user and a password would be written into the key; "
-            'leave them away, and give token=Secret("NAME")'
-        )
     if "#" in url:
         raise InputError(f"{url!r}: what follows the '#' is not sent to the server; leave it away")
     signed = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if _SIGNED.fullmatch(name)]

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from marin_pipeline.core.endpoints import s3_endpoint
+from marin_pipeline.core.endpoints import check_s3_texts, s3_endpoint
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.remote.address import Address
 from marin_pipeline.data.remote.place import BLOCK, Broken, Mistaken, Reply, State
@@ -37,6 +37,7 @@ class AmazonStorage:
 
     def __init__(self, bucket: str, stall: float) -> None:
         self._bucket = bucket
+        self._root = f"{s3_endpoint() or 's3:/'}/{bucket}"
         self._store = _store(bucket, stall)
 
     def objects(self, address: Address) -> list[tuple[str, S3File]]:
@@ -47,7 +48,7 @@ class AmazonStorage:
             InputError: when there is no such object, or it may not be read.
         """
         if not address.is_many:
-            return [(address.path, S3File(self._store, address.url, address.path, address.version))]
+            return [(address.path, self._file(address.url, address.path, address.version))]
         listed: list[Any] = _asked(
             address.url, lambda: [each for batch in self._store.list(address.folder or None) for each in batch]
         )
@@ -60,7 +61,10 @@ class AmazonStorage:
             there = list(pool.map(lambda name: _asked(address.url, lambda: self._has(name)), empty))
         markers = {name for name, is_there in zip(empty, there, strict=True) if not is_there}
         names = sorted(sizes.keys() - markers)
-        return [(name, S3File(self._store, f"s3://{self._bucket}/{name}", name, "")) for name in names]
+        return [(name, self._file(f"s3://{self._bucket}/{name}", name, "")) for name in names]
+
+    def _file(self, shown: str, name: str, version: str) -> S3File:
+        return S3File(self._store, shown, f"{self._root}/{name}", name, version)
 
     def _has(self, name: str) -> bool:
         """Whether there is an object of this name. A console marks a folder with an empty object `name/`, which obstore
@@ -78,8 +82,9 @@ class AmazonStorage:
 class S3File:
     """An object."""
 
-    def __init__(self, store: S3Store, shown: str, name: str, version: str) -> None:
+    def __init__(self, store: S3Store, shown: str, identity: str, name: str, version: str) -> None:
         self.shown = shown
+        self.identity = identity
         self.digests: Mapping[str, str] = {}
         self.size: int | None = None
         self.fixed = version
@@ -179,6 +184,7 @@ def _store(bucket: str, stall: float) -> S3Store:
     from obstore.exceptions import BaseError
     from obstore.store import S3Store
 
+    check_s3_texts()
     endpoint = s3_endpoint()
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     options: dict[str, Any] = {

@@ -53,6 +53,7 @@ class HttpFile:
         stall: float,
         least: float = LEAST,
         shown: str = "",
+        account: str = "",
         headers: Headers = no_headers,
         to_set: str = "",
         digests: Mapping[str, str] | None = None,
@@ -65,6 +66,7 @@ class HttpFile:
         """Args:
         stall: seconds without a byte after which a connection counts as broken.
         least: bytes a second, below which a connection counts as broken, too.
+        account: name of what authorizes; under another one the address may have other bytes.
         headers: gives what authorizes a request, for the host of `url` only.
         to_set: what to do after a 401 or 403.
         encoding: what is accepted: `gzip` where the bytes are stored so, and would be unpacked on the way.
@@ -73,6 +75,7 @@ class HttpFile:
         """
         self.url = url
         self.shown = shown or without_query(url)
+        self.identity = f"{account} {url}"
         self.digests = digests or {}
         self.size = size
         self.fixed = fixed

@@ -35,7 +35,7 @@ class Kept:
 
     def of(self, place: Place) -> KeptFile:
         """The parts of one file. Its name is no part of theirs: they are of what it is read from."""
-        identity = json.dumps([place.shown, place.fixed, self._part])
+        identity = json.dumps([place.identity, place.fixed, self._part])
         name = hashlib.sha256(identity.encode()).hexdigest()[:24]
         return KeptFile(self._work, set(self._there.get(name, ())), name, self._part)
 

@@ -15,6 +15,7 @@ class LocalCopy:
 
     def __init__(self, path: Path, shown: str) -> None:
         self.shown = shown
+        self.identity = str(path)
         self.digests: Mapping[str, str] = {}
         self.size: int | None = None
         self.fixed = ""

@@ -75,7 +75,9 @@ class Place(Protocol):
     """One file elsewhere."""
 
     shown: str
-    """Its address for people, without credentials."""
+    """Its address for people, without credentials: two places may be shown alike."""
+    identity: str
+    """What tells which bytes are meant: whole address, server, name of the token. It is hashed, and never shown."""
     digests: Mapping[str, str]
     """What the place itself says of the bytes: hex by `sha256`, `md5`, `crc32c` or `git` (the sha1 of a git blob)."""
     size: int | None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from marin_pipeline.core.artifact import relative_path
 from marin_pipeline.core.errors import DeclarationError, InputError
-from marin_pipeline.data.remote.address import Address
+from marin_pipeline.data.remote.address import Address, without_query
 from marin_pipeline.data.remote.place import LEAST, Place, State
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Wanted:
     """Bytes that a file of it may have."""
     token: str | None = None
     """The value that authorizes; it is used, and written nowhere."""
+    account: str = ""
+    """The name of the token."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,11 @@ class Clients:
     def _web(self, wanted: Wanted, address: Address) -> Place:
         from marin_pipeline.data.remote.http import HttpFile, bearer, no_headers
 
+        shown = without_query(address.url)
         return HttpFile(
             address.url,
+            shown=f"{shown} ({output_path(address, wanted.name)})" if "?" in address.url else shown,
+            account=wanted.account,
             stall=self._stall,
             least=self._least,
             headers=bearer(wanted.token) if wanted.token else no_headers,

@@ -101,7 +101,7 @@ class Fetched:
     sha256: str
     state: State
     answers: int
-    """Answers that were needed, 0 when all was kept from an earlier attempt."""
+    """Answers that were needed: 0 when all was kept from an earlier attempt, and is fixed."""
     kept: int
     """Bytes from an earlier attempt."""
 
@@ -132,24 +132,26 @@ class Taking:
         self.close(keep=False)
         self.state = state
         self.size = 0
+        self.from_before = 0
+        """Bytes from an earlier attempt."""
         self.joined = False
         """Whether the bytes come from more than one answer."""
         self._hashes = {name: _new_hash(name, self._place.size) for name in {"sha256", *self._expected}}
         self._context = self._opened()
         self._output = self._context.__enter__()
 
-    def begin_with_kept(self) -> int:
-        """Begin with the parts of an earlier attempt; how many bytes they have."""
+    def begin_with_kept(self) -> None:
+        """Begin with the parts of an earlier attempt."""
         found = self._kept.found()
         if found is None:
-            return 0
+            return
         state, files = found
         self.begin(state)
         self.joined = True
         for file in files:
             for block in blocks_of(file, BLOCK):
                 self._add(block)
-        return self.size
+        self.from_before = self.size
 
     def take(self, block: bytes) -> None:
         """Append bytes of the state."""
@@ -183,6 +185,10 @@ class Taking:
     def is_whole(self) -> bool:
         """Whether all is there, as far as the size tells."""
         return self.state is not None and self.state.size is not None and self.size == self.state.size
+
+    def has(self, state: State) -> bool:
+        """Whether what was taken is of a state, as far as the place can tell."""
+        return self.state is not None and bool(state.validator) and state.is_same(self.state)
 
     @property
     def is_doubtful(self) -> bool:
@@ -273,14 +279,17 @@ def transfer(
     """
     taking = Taking(place, expected, output, kept)
     try:
-        from_before = taking.begin_with_kept()
+        taking.begin_with_kept()
+        # What is of a state that may be over counts once the place has said that it is not.
+        has_answered = bool(expected or place.fixed)
         best, failures, answers, doubted = taking.size, 0, 0, False
         while True:
             watch.taken[index] = taking.size
             try:
-                if not taking.is_whole:
+                if not (taking.is_whole and has_answered):
                     answers += 1
                     _read(place, taking, watch, index, most)
+                    has_answered = True
                 problem = taking.difference()
                 if problem and not doubted and taking.is_doubtful:
                     doubted = True
@@ -289,7 +298,6 @@ def transfer(
             except Broken as broken:
                 if isinstance(broken, Mistaken):
                     taking.forget()
-                    from_before = 0
                 failures = 1 if taking.size >= best + GAIN else failures + 1
                 best = max(best, taking.size)
                 _wait(place.shown, broken, failures, patience, watch, log)
@@ -301,17 +309,20 @@ def transfer(
                 "is of another one: nothing was kept"
             )
         state = taking.state or State("", size)
-        return Fetched(size, taking.finish(), replace(state, size=size), answers, from_before)
+        return Fetched(size, taking.finish(), replace(state, size=size), answers, taking.from_before)
     except BaseException:
         taking.close(keep=False)
         raise
 
 
 def _read(place: Place, taking: Taking, watch: Watch, index: int, most: int | None) -> None:
-    """Read one answer to its end."""
-    with closing(place.open(taking.size, taking.state)) as reply:
+    """Read one answer to its end; of what is whole only whether it is still so."""
+    start, before = (0, None) if taking.is_whole else (taking.size, taking.state)
+    with closing(place.open(start, before)) as reply:
         watch.reading(reply)
         try:
+            if taking.is_whole and taking.has(reply.state):
+                return
             if reply.start == 0:
                 taking.begin(reply.state)
             elif reply.start == taking.size:

@@ -73,6 +73,24 @@ def test_what_names_nothing_is_refused(url: str) -> None:
         parse(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://host:80/a:b@c",
+        "http://[::1]:80/a@b",
+        "https://host/a:b@c?d=e:f@g",
+        "https://host?a=b@c",
+        "s3://b/c:d@e",
+        "gs://b/c@d",
+        "hf://datasets/o/n@main/a:b@c",
+        "file:///a:b@c",
+        "/a:b@c",
+    ],
+)
+def test_an_at_sign_after_the_host_is_no_login(url: str) -> None:
+    assert parse(url).url == url
+
+
 def test_an_address_for_people_has_no_credentials() -> None:
     assert without_query("https://u:p@host:81/a?sig=b") == "https://host:81/a?…"
 

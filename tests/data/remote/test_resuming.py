@@ -186,12 +186,44 @@ def test_parts_of_an_earlier_state_are_not_used(server: HttpServer, reader: Read
     assert [each.range for each in server.asked] == ["bytes=100-"]
 
 
-def test_a_whole_file_of_an_earlier_attempt_is_not_asked_for_again(server: HttpServer, reader: Reader) -> None:
+def test_a_whole_file_of_an_earlier_attempt_is_not_asked_for_again_where_it_is_fixed(
+    server: HttpServer, reader: Reader
+) -> None:
+    server.serve("/file", version(1))
+    expected = {"sha256": hashlib.sha256(version(1)).hexdigest()}
+    reader.read(web(server), expected)
+    server.asked.clear()
+    data, fetched = reader.read(web(server), expected)
+    assert (data, fetched.answers, fetched.kept, server.asked) == (version(1), 0, len(data), [])
+
+
+def test_a_whole_file_of_an_earlier_attempt_is_taken_when_the_place_still_has_it(
+    server: HttpServer, reader: Reader
+) -> None:
     server.serve("/file", version(1))
     reader.read(web(server))
-    server.asked.clear()
+    server.serve("/file", version(1), Act(500), then=Act(cut=0))
     data, fetched = reader.read(web(server))
-    assert (data, fetched.answers, fetched.kept, server.asked) == (version(1), 0, len(data), [])
+    assert (data, fetched.answers, fetched.kept) == (version(1), 2, len(data))
+
+
+def test_a_whole_file_of_an_earlier_attempt_is_not_taken_when_the_place_has_another(
+    server: HttpServer, reader: Reader
+) -> None:
+    server.serve("/file", version(1))
+    reader.read(web(server))
+    server.serve("/file", version(3), etag='"3"')
+    data, fetched = reader.read(web(server))
+    assert (data, fetched.answers, fetched.kept) == (version(3), 1, 0)
+
+
+def test_parts_belong_to_the_whole_address_and_to_the_name_of_its_token(server: HttpServer, reader: Reader) -> None:
+    server.serve("/file", version(1))
+    fixed = {"sha256": hashlib.sha256(version(1)).hexdigest()}  # what is found counts unasked
+    reader.read(web(server, "/file?id=1", account="A"), fixed)
+    assert reader.read(web(server, "/file?id=1", account="A"), fixed)[1].kept == len(version(1))
+    assert reader.read(web(server, "/file?id=2", account="A"), fixed)[1].kept == 0
+    assert reader.read(web(server, "/file?id=1", account="B"), fixed)[1].kept == 0
 
 
 def test_a_damaged_part_is_read_anew(server: HttpServer, reader: Reader) -> None:
