@@ -321,8 +321,8 @@ def file_bytes(path: str, most: int) -> bytes:
             return b""
         if status.st_size > most:
             raise too_large(path, most)
-        data = os.read(descriptor, _BLOCK)
-        if len(data) < _BLOCK:
+        data = os.read(descriptor, min(status.st_size + 1, _BLOCK))
+        if len(data) == status.st_size:
             return data
         blocks, left = [data], most + 1 - len(data)
         while left > 0 and (data := os.read(descriptor, min(left, _BLOCK))):
