@@ -6,10 +6,21 @@ datasets.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+import sys
 
-from marin_pipeline.core.marks import RuntimeMark, absent_when
+
+def _interrupted() -> BaseException:
+    """What Ctrl-C is while this is loaded: a program that has not begun yet ends without a word."""
+    return KeyboardInterrupt() if hasattr(sys, "ps1") else SystemExit(130)
+
+
+try:
+    import importlib
+    from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+    from marin_pipeline.core.marks import RuntimeMark, absent_when
+except KeyboardInterrupt:
+    raise _interrupted() from None
 
 if TYPE_CHECKING:
     from marin_pipeline.cli import main
@@ -88,7 +99,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    except KeyboardInterrupt:
+        raise _interrupted() from None
 
 
 def __dir__() -> list[str]:

@@ -115,9 +115,16 @@ def _refuse_unguarded(frame: FrameType | None) -> None:
         raise SystemExit(UsageError.exit_code)
 
 
+def _is_interruption(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C, or what went wrong while that was on its way."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 def _show_plainly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An error that is meant to be read, in a program's own declarations: one message and where, no traceback."""
-    if isinstance(error, KeyboardInterrupt) and not hasattr(sys, "ps1"):
+    if _is_interruption(error) and not hasattr(sys, "ps1"):
         raise SystemExit(130)
     if not isinstance(error, MarinError) or hasattr(sys, "ps1"):
         text = "".join(traceback.format_exception(kind, error, trace))
@@ -152,6 +159,10 @@ def leave(command: Callable[[], int]) -> NoReturn:
     except OutputLost as error:
         _tell_lost(error)
         code = 1
+    except Exception as error:
+        if not _is_interruption(error):
+            raise
+        code = 130
     try:
         sys.stdout.flush()
     except OSError as error:

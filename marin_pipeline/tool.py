@@ -233,6 +233,12 @@ def _share(objects: ObjectStore, parsed: Parsed) -> Iterable[str]:
     return share.share(objects, parsed.selector, parsed.out, parsed.json)
 
 
+def _limit_option(parser: Parser) -> None:
+    parser.add_argument(
+        "--max-transfer", metavar="SIZE", help="refuse to fetch more, as in 10GB (or MARIN_MAX_TRANSFER)"
+    )
+
+
 def _pull_options(parser: Parser) -> None:
     parser.add_argument(
         "bundle", metavar="BUNDLE", help="a file that `share` wrote, - for stdin, or a key of the store it comes from"
@@ -240,6 +246,8 @@ def _pull_options(parser: Parser) -> None:
     parser.add_argument("--from", dest="source", required=True, metavar="PREFIX", help="root of that store")
     parser.add_argument("--deep", action="store_true", help="take all that it was made from as well")
     parser.add_argument("--as", dest="name", metavar="NAME", help="what it is called here (default: pulled/...)")
+    parser.add_argument("--dry-run", action="store_true", help="only check, and say what would be fetched")
+    _limit_option(parser)
     parser.add_argument(
         "--single-writer",
         action="store_true",
@@ -249,8 +257,12 @@ def _pull_options(parser: Parser) -> None:
 
 def _pull(objects: ObjectStore, parsed: Parsed) -> int:
     from marin_pipeline.lab import pull
+    from marin_pipeline.run.options import transfer_limit
 
-    asked = pull.Asked(parsed.bundle, parsed.source, parsed.deep, parsed.name, parsed.single_writer)
+    limit = transfer_limit(parsed.max_transfer)
+    asked = pull.Asked(
+        parsed.bundle, parsed.source, parsed.deep, parsed.name, parsed.single_writer, limit, parsed.dry_run
+    )
     return pull.pull(objects, asked, parsed.json)
 
 
@@ -269,15 +281,20 @@ def _reproduce_options(parser: Parser) -> None:
     environments = "packages: these here, those of the record, or (auto) the record's where the versions here differ"
     parser.add_argument("--environment", choices=("auto", "present", "recorded"), default="auto", help=environments)
     parser.add_argument("--max-parallel", type=int, metavar="N", help="steps at once")
+    _limit_option(parser)
 
 
 def _reproduce(objects: ObjectStore, parsed: Parsed) -> int:
     from marin_pipeline.lab import reproduce
+    from marin_pipeline.lab.given import given_as
+    from marin_pipeline.run.options import transfer_limit
 
     out = stream_aside() if parsed.json else sys.stdout
-    source = open_objects(parsed.source) if parsed.source else None
-    asked = reproduce.Asked(parsed.to, parsed.deep, parsed.environment, parsed.max_parallel)
-    return reproduce.command(objects, source, parsed.what, asked, out, parsed.json)
+    limit = transfer_limit(parsed.max_transfer)
+    asked = reproduce.Asked(parsed.to, parsed.deep, parsed.environment, parsed.max_parallel, limit)
+    with given_as("--from", parsed.source), given_as("--to", parsed.to):
+        source = open_objects(parsed.source) if parsed.source else None
+        return reproduce.command(objects, source, parsed.what, asked, out, parsed.json)
 
 
 COMMANDS = (
@@ -311,6 +328,11 @@ COMMANDS = (
 
 def main() -> None:
     """Run the program; exits with the designed code."""
+    writable_streams()
+    leave(lambda: _run(_parsed()))
+
+
+def _parsed() -> Parsed:
     description = "Work on a store: what is there, what made it, what it printed."
     parser = argparse.ArgumentParser(prog="marin-pipeline", description=description)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
@@ -321,16 +343,13 @@ def main() -> None:
         command.declare(added)
         _shared(added)
         added.set_defaults(command=command)
-    writable_streams()
     leading, rest = _split(sys.argv[1:])
     words = next((count for count in (2, 1) if " ".join(rest[:count]) in commands.choices), 0)
     # Parsed by itself a command takes its words and options in any order.
     if words:
         chosen = commands.choices[" ".join(rest[:words])]
-        parsed = chosen.parse_intermixed_args([*leading, *rest[words:]])
-    else:
-        parsed = parser.parse_args()
-    leave(lambda: _run(parsed))
+        return chosen.parse_intermixed_args([*leading, *rest[words:]])
+    return parser.parse_args()
 
 
 def _shared(parser: Parser) -> None:

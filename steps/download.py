@@ -187,7 +187,7 @@ def _record(ctx: Context, found: Sequence[Found], fetched: Sequence[Fetched]) ->
     (ctx.records / "sources.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     for url, each in list(pins.items())[:TOLD]:
         texts = list(dict.fromkeys(each))
-        more = f" and {len(texts) - TOLD} more" if len(texts) > TOLD else ""
+        more = f" and {len(texts) - TOLD} more (all are in records/sources.json)" if len(texts) > TOLD else ""
         ctx.log(f"unpinned: {url}: what was read now is {', '.join(texts[:TOLD])}{more}")
     if len(pins) > TOLD:
         ctx.log(f"unpinned: {len(pins) - TOLD} more; how to pin each is in records/sources.json")

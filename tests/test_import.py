@@ -112,3 +112,21 @@ def test_every_public_name_is_there() -> None:
     assert sorted(marin_pipeline.__all__) == sorted(set(marin_pipeline.__all__)) == dir(marin_pipeline)
     for name in marin_pipeline.__all__:
         assert getattr(marin_pipeline, name) is not None
+
+
+@pytest.mark.parametrize("module", ["marin_pipeline.core.marks", "marin_pipeline.core.step", "marin_pipeline.cli"])
+def test_ctrl_c_while_an_experiment_imports_the_package_ends_it_without_a_word(module: str) -> None:
+    program = f"""
+import os, signal, sys, time
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(20)
+
+sys.meta_path.insert(0, Interrupting())
+from marin_pipeline import Artifact, main, step
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -218,3 +218,24 @@ def test_nor_does_what_a_server_answers(tmp_path: Path) -> None:
             assert text.startswith("error: "), text
             assert text == visible(text)
             assert kind == "s3" or "evil" in text  # the client of S3 takes no such answer for one
+
+
+def test_ctrl_c_before_a_command_has_begun_ends_it_without_a_word(tmp_path: Path) -> None:
+    """While words are parsed, where argparse puts back what it has not kept yet, and fails with an error of its own."""
+    program = """
+import argparse, os, signal, time
+from marin_pipeline import tool
+
+def interrupted(self, words):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(20)
+    finally:
+        self.save_nargs
+
+argparse.ArgumentParser.parse_intermixed_args = interrupted
+tool.main()
+"""
+    command = [sys.executable, "-c", program, "ls", "--prefix", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

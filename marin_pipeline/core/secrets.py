@@ -29,6 +29,11 @@ _TOKEN = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9]).{20,}")
 """Names of variables are not so: a token that was given for one, such as those of Hugging Face or GitHub, is."""
 
 
+def is_variable(name: object) -> bool:
+    """Whether something can be the name of a secret's variable."""
+    return isinstance(name, str) and _VARIABLE.fullmatch(name) is not None and not _TOKEN.fullmatch(name)
+
+
 class Secret(Reference):
     """A value that only the environment knows. Its name is in the key; its value is never written.
 
@@ -39,7 +44,7 @@ class Secret(Reference):
     holds_content: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
-        if not _VARIABLE.fullmatch(name) or _TOKEN.fullmatch(name):
+        if not is_variable(name):
             raise DeclarationError(
                 'Secret(...) takes the name of an environment variable, as in Secret("HF_TOKEN"), and what was given '
                 "cannot be one; export the value under a name"

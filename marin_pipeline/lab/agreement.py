@@ -1,26 +1,33 @@
-"""Whether a store still says what a bundle says of it: a bundle may be old, or edited and sealed anew.
+"""Whether a store has what a bundle says: a bundle may be old, or edited and sealed anew.
 
-Whoever takes something from a store by a bundle asks this first.
+Whoever takes something from a store by a bundle asks this first. The store may have the record of the bundle, or one of
+its own of the same output: a copy, or one that was made again there. What is taken then is what its own record names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.lab.bundle import BundledStep
-from marin_pipeline.store.commit import Look, look
+from marin_pipeline.store.commit import Commit, Look, look
 from marin_pipeline.store.copying import checked_spec
 from marin_pipeline.store.inventory import in_parallel
+from marin_pipeline.store.kept_files import file_digests
 from marin_pipeline.store.objects import ObjectStore, answered
 
+_SAME = ("output", "compared", "inputs", "resolved", "unpinned", "bytes")
+"""What two records of the same output have in common, whoever made or copied it."""
 
-def contradictions(source: ObjectStore, steps: Sequence[BundledStep]) -> list[str]:
-    """What the store says otherwise of these steps than the bundle: each must be current there, with the same spec and
-    the same record. A line a step; none when they agree.
+
+def agreed(source: ObjectStore, steps: Sequence[BundledStep]) -> tuple[Mapping[str, Commit], list[str]]:
+    """The records that the store has of these steps, by key, and what it says otherwise than the bundle: each must be
+    current there, with the same spec and a record of the same output. A line a step; none when they agree.
     """
-    return [problem for problem in in_parallel(source, partial(_contradiction, source), steps) if problem]
+    found = in_parallel(source, partial(_record, source), steps)
+    records = {step.key: each for step, each in zip(steps, found, strict=True) if isinstance(each, Commit)}
+    return records, [each for each in found if isinstance(each, str)]
 
 
 def _state(found: Look) -> str:
@@ -29,15 +36,27 @@ def _state(found: Look) -> str:
     return f"has ended ({why})" if why else "has no current output there"
 
 
-def _contradiction(source: ObjectStore, step: BundledStep) -> str:
+def _kept(commit: Commit) -> tuple[bool, set[str]]:
+    """Whether it is known what made it, and the local files that it was given."""
+    return bool(commit.origin), set(file_digests(commit.arguments))
+
+
+def _record(source: ObjectStore, step: BundledStep) -> Commit | str:
     found = answered(partial(look, source, step.id, step.key))
     if found.commit is None:
         return found.damage or f"{step.label}: {_state(found)}; ask for a new bundle"
-    if found.commit.dumps() != step.commit.dumps():
-        return f"{step.label}: the record of its output is another one there; ask for a new bundle"
+    there, said = found.commit, step.commit
+    if there.output != said.output:
+        return (
+            f"{step.label}: has the output {there.output[:8]} there, and the bundle says {said.output[:8]}; ask for a "
+            "new bundle"
+        )
+    is_same = all(getattr(there, name) == getattr(said, name) for name in _SAME)
+    if not is_same or _kept(there) != _kept(said):
+        return f"{step.label}: the record of its output says something else there; ask for a new bundle"
     try:
         if checked_spec(source, step.id, step.key) != step.spec.encode():
             return f"{step.label}: its spec is another one there"
     except CorruptOutput as error:
         return str(error)
-    return ""
+    return there

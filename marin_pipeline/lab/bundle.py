@@ -8,38 +8,29 @@ each dependency, each digest that can be computed from another. What only a stor
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from marin_pipeline.core.adopted import PREFIX as ADOPTED
 from marin_pipeline.core.artifact import LONGEST_NAME, NAME
 from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import MarinError
 from marin_pipeline.core.key import SCHEMA as SPEC_SCHEMA
 from marin_pipeline.core.key import artifact_keys, key_of
-from marin_pipeline.core.source import digest_of
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.kept_files import file_digests
 from marin_pipeline.store.origins import Origin
 from marin_pipeline.store.records import parsed, typed
-from marin_pipeline.store.resolved import resolved_digest
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
+from marin_pipeline.store.soundness import CHAIN, is_digest, is_id, problem_with
 
 FORMAT = 1
 
 LARGEST = 64 * 2**20
 """Bytes; a step takes some 10 KB."""
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_SHORT = re.compile(r"[0-9a-f]{16}")
-_ATTEMPT = re.compile(r"\d{8}T\d{6}\.\d{6}-[0-9a-f]{8}", re.ASCII)
 _SPEC = {"schema", "step", "code", "arguments"}
-_CHAIN = {"initial", "recipe", "step"}
-"""Arguments of a spec that stands for a state on a chain (see `core.key`)."""
-_TARGET = {"module": str, "file": str, "qualname": str, "main": bool}
 
 
 class BundleError(MarinError):
@@ -285,52 +276,14 @@ def _problems(step: BundledStep, before: Mapping[str, BundledStep]) -> Iterator[
         if key not in before:
             yield f"it was made from {key[:8]!a}, which does not stand before it"
     needed, read = artifact_keys(tree["arguments"]), {record.key for record in commit.inputs.values()}
-    if not needed <= read and tree["arguments"].keys() != _CHAIN:
+    if not needed <= read and tree["arguments"].keys() != CHAIN:
         yield "its commit does not say what was read of all that its spec names"
     for role, record in commit.inputs.items():
         made = before[record.key].commit
         if record.output != made.output and record.compared is not None and record.compared != made.compared:
             yield f"its input {role[:100]!a} had other bytes when it was read than the step that made it says"
-    yield from _commit_problems(step)
-
-
-def _commit_problems(step: BundledStep) -> Iterator[str]:
-    commit = step.commit
-    if commit.key not in ("", step.key):
-        yield f"its commit is that of {commit.key[:8]!a}"
-    if not _ATTEMPT.fullmatch(commit.attempt) or commit.number < 1 or commit.bytes < 0:
-        yield "its commit names no attempt"
-    digests = [commit.manifest, commit.output, commit.resolved, *filter(None, [commit.compared, commit.origin])]
-    digests += [record.output for record in commit.inputs.values()]
-    for each in digests:
-        _check_digest("a digest in its commit", each)
-    read = {record.key: record.compared or record.output for record in commit.inputs.values()}
-    # What was taken in from elsewhere was made from nothing, and what lies on a chain not from all that its spec names.
-    whole = artifact_keys(step.spec_tree["arguments"]) <= read.keys() and not step.id.startswith(ADOPTED)
-    if whole and commit.resolved != resolved_digest(step.spec.encode(), read):
-        yield "its commit says that it was made from other inputs"
-    code = step.spec_tree["code"]
-    if (commit.pieces and digest_of(commit.pieces) != commit.code) or code.get("source", commit.code) != commit.code:
-        yield "its commit says that other code ran than its spec or the pieces of it say"
-    source = commit.adopted_from
-    if source is not None:
-        _check_digest("the key that it was adopted from", source.key)
-        if not is_id(source.id) or not _ATTEMPT.fullmatch(source.attempt):
-            yield "what it was adopted from is none"
-    target = commit.target
-    if target is None:
-        return
-    if target.keys() != _TARGET.keys() or any(type(target[name]) is not kind for name, kind in _TARGET.items()):
-        yield "where its function is found is not said"
-    if not is_id(target["file"]):
-        yield "the file of its function lies outside of its project"
-
-
-def is_id(text: str) -> bool:
-    """Whether a text can be a step's id: as a path it stays inside the folder of the steps, and hides no key."""
-    parts = text.split("/")
-    plain = text.isprintable() and "\\" not in text and len(text) <= 1000
-    return plain and not any(part in ("", ".", "..") or _SHORT.fullmatch(part) for part in parts)
+    if problem := problem_with(step.id, step.key, spec, commit):
+        yield problem
 
 
 def is_name(text: str) -> bool:
@@ -339,7 +292,7 @@ def is_name(text: str) -> bool:
 
 
 def _check_digest(what: str, text: str) -> None:
-    if not _DIGEST.fullmatch(text):
+    if not is_digest(text):
         raise ValueError(f"{what} is {text[:80]!a}, not 64 hex digits")
 
 

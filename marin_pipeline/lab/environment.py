@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from marin_pipeline.core.canonical import digest
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.visible import OutputLost
 from marin_pipeline.core.whole_file import write_whole
+from marin_pipeline.run.figures import counted
 from marin_pipeline.run.installed import packages as installed
 from marin_pipeline.store.origins import Origin, Package
 
@@ -41,6 +43,12 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 _NOT_THERE = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)==")
 _NO_ANSWER = re.compile(r"WARNING: Retrying|onnection|name resolution|timed out|SSLError", re.IGNORECASE)
+_INSTALLS = "Installing collected packages"
+"""What pip says before it is silent for the longest time."""
+
+EVERY = 5.0
+"""Seconds between two lines about what is being built."""
+
 NAMED = 8
 """Packages that are named one by one; more are counted."""
 
@@ -73,6 +81,8 @@ class Environment:
     """What is not in it as it was recorded."""
     skipped: tuple[str, ...] = ()
     """Packages that no index has."""
+    is_other_python: bool = False
+    """Its Python is of another minor version than the recorded one, whose wheels have other files."""
 
     @property
     def notes(self) -> Iterator[str]:
@@ -80,8 +90,14 @@ class Environment:
         if self.skipped:
             yield f"not in the environment, as no index has them: {', '.join(self.skipped)}"
         left = [each for each in self.differences if each.name not in self.skipped]
-        if left:
-            yield f"packages that differ from the record: {named(left)}"
+        versions = [each for each in left if each.old != each.new]
+        files = [each for each in left if each.old == each.new]
+        if versions:
+            yield f"packages of other versions than the record: {named(versions)}"
+        if files:
+            which = "" if self.is_other_python else f" ({named([each.name for each in files])})"
+            why = ", as this is another Python" if self.is_other_python else ""
+            yield f"{counted(len(files), 'package')} of the recorded version with other files{which}{why}"
 
 
 def named(changes: Collection[object]) -> str:
@@ -105,11 +121,12 @@ def choose(origin: Origin, how: How, own: Collection[str], tell: Callable[[str],
     found = differences(wanted, here)
     versions = [change for change in found if change.old != change.new]
     present = ".".join(map(str, sys.version_info[:2]))
-    is_same = minor(origin.python) == present and not versions
+    is_other = minor(origin.python) != present
+    is_same = not is_other and not versions
     if how == "present" or (how == "auto" and is_same):
-        return Environment(sys.executable, False, tuple(found))
+        return Environment(sys.executable, False, tuple(found), is_other_python=is_other)
     if how == "auto":
-        python = "" if minor(origin.python) == present else f"Python {origin.python} → {sys.version.split()[0]}; "
+        python = "" if not is_other else f"Python {origin.python} → {sys.version.split()[0]}; "
         tell(f"the environment is not the recorded one: {python}{named(versions)}".removesuffix("; "))
     return _built(origin.python, wanted, tell)
 
@@ -192,7 +209,7 @@ def _install(program: Path, versions: Mapping[str, str], folder: Path, tell: Cal
         requirements = folder / "requirements.txt"
         requirements.write_text("".join(f"{name}=={version}\n" for name, version in sorted(left.items())))
         command = [str(program), "-m", "pip", "install", "--no-deps", "--no-input", "--disable-pip-version-check"]
-        failed = _output_of([*command, "--requirement", str(requirements)])
+        failed = _output_of([*command, "--requirement", str(requirements)], tell)
         if failed is None:
             break
         # Without an index that answers pip says the same of every package.
@@ -248,12 +265,22 @@ def _run(command: list[str], folder: Path) -> None:
         raise InputError(f"{folder}: the virtual environment cannot be made:\n{_last_lines(failed)}")
 
 
-def _output_of(command: list[str]) -> str | None:
-    """What a command printed that failed; None for one that did not."""
+def _output_of(command: list[str], tell: Callable[[str], None] = lambda text: None) -> str | None:
+    """What a command printed that failed; None for one that did not. Meanwhile it is told what it is at."""
     # The caller's path for modules is not the environment's.
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    return None if done.returncode == 0 else done.stdout + done.stderr
+    lines, told = list[str](), time.monotonic()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            is_last = line.startswith(_INSTALLS)
+            if is_last or time.monotonic() - told >= EVERY:
+                told = time.monotonic()
+                tell(f"pip      {'all are here, and are being installed' if is_last else line.strip()[:100]}")
+    return None if process.returncode == 0 else "".join(lines)
 
 
 def _last_lines(text: str) -> str:

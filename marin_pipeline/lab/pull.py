@@ -9,23 +9,26 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
 from marin_pipeline.core.visible import say, visible
-from marin_pipeline.lab.agreement import contradictions
+from marin_pipeline.lab.agreement import agreed
 from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
-from marin_pipeline.lab.share import bundle_of, listed
+from marin_pipeline.lab.given import given_as
+from marin_pipeline.lab.share import PULLED, bundle_of, listed
 from marin_pipeline.run.figures import counted
 from marin_pipeline.run.plan import few
 from marin_pipeline.run.screen import bytes_text
 from marin_pipeline.run.selection import find_step
+from marin_pipeline.run.transfer import Part, Transfers
 from marin_pipeline.store.commit import Look, look_many
 from marin_pipeline.store.conditions import writable
 from marin_pipeline.store.copying import copy_output
@@ -40,6 +43,9 @@ FAILED = 4
 
 AT_ONCE = 4
 """Outputs that are copied at the same time, each of them several objects at once."""
+
+EVERY = 10.0
+"""Seconds between two lines about what has come so far."""
 
 Event = Mapping[str, Tree]
 
@@ -64,13 +70,17 @@ class Asked:
     """What it is called here; by default `pulled/` and what it is called there."""
     single_writer: bool = False
     """Take a store that does not keep conditional writes: nobody else writes there meanwhile."""
+    limit: int | None = None
+    """Bytes that may be fetched; None for no limit."""
+    dry_run: bool = False
+    """Only check, and say what would be fetched."""
 
 
 def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
     """Take an output; the exit code. What is printed is a line, or an event, an output."""
 
     try:
-        with _screen() as (show, progress):
+        with given_as("--from", asked.source), screen("pull") as (show, progress):
 
             def tell(event: Event) -> None:
                 text = json.dumps(event) if as_json else _line(event)
@@ -131,6 +141,8 @@ class Pull:
         self._stopped = threading.Event()
         self._done = 0
         self._total = 0
+        self._files: set[str] = set()
+        """Local files that are there already."""
 
     def run(self) -> None:
         """Check, fetch, commit.
@@ -142,16 +154,20 @@ class Pull:
         bundle = read_bundle(self._asked.given, self._source)
         name = self._asked.name or pulled_name(bundle)
         refuse_name(name)
+        bundle = self._as_there(bundle)
         wanted = bundle.steps if self._asked.deep else (bundle.target,)
-        self._check_source(bundle)
         here = look_many(self._objects, [(step.id, step.key) for step in bundle.steps])
         self._refuse_others(wanted, here)
         missing = [step for step in wanted if here[step.key].commit is None]
-        self._tell({"event": "checked", "steps": len(bundle.steps), "fetch": len(missing), "from": self._source.url})
-        self._total = sum(step.commit.bytes for step in missing)
+        self._total = bytes_of(bundle, missing)
+        refuse_more(self._total, self._asked.limit, self._source, [step.label for step in missing])
+        checked: dict[str, Tree] = {"event": "checked", "steps": len(bundle.steps), "fetch": len(missing)}
+        self._tell({**checked, "bytes": self._total, "from": self._source.url})
         for step in wanted:
-            if step not in missing:
-                self._tell(self._told(step, "there"))
+            if step not in missing or self._asked.dry_run:
+                self._tell(self._told(step, "missing" if step in missing else "there"))
+        if self._asked.dry_run:
+            return
         self._objects = writable(self._objects, single_writer=self._asked.single_writer)
         self._fetch(bundle, missing)
         self._name_ancestors(wanted)
@@ -160,11 +176,12 @@ class Pull:
 
     # Checking ---------------------------------------------------------------------------------------------------------
 
-    def _check_source(self, bundle: Bundle) -> None:
-        """Hold the bundle against the store."""
-        problems = contradictions(self._source, bundle.steps)
+    def _as_there(self, bundle: Bundle) -> Bundle:
+        """The bundle, held against the store, with the records that are there."""
+        records, problems = agreed(self._source, bundle.steps)
         if problems:
             raise NotTaken(f"{self._source.url}: is not as the bundle says; nothing was taken\n{listed(problems)}")
+        return replace(bundle, steps=tuple(replace(step, commit=records[step.key]) for step in bundle.steps))
 
     def _refuse_others(self, wanted: Sequence[BundledStep], here: Mapping[str, Look]) -> None:
         """Outputs that are here stay; one that is damaged is no output."""
@@ -203,8 +220,8 @@ class Pull:
         """What the target was made from is called here as it was there, in the folder of what was pulled."""
         for step in wanted[:-1]:
             for name in step.names:
-                if is_name(f"pulled/{name}"):
-                    enter_name(self._objects, owner(), f"pulled/{name}", step.id, step.key)
+                if is_name(f"{PULLED}{name}"):
+                    enter_name(self._objects, owner(), f"{PULLED}{name}", step.id, step.key)
 
     def _take(self, bundle: Bundle, step: BundledStep) -> None:
         if self._stopped.is_set():
@@ -212,6 +229,10 @@ class Pull:
         self._check_manifest(step)
         for sha256 in sorted(file_digests(step.commit.arguments)) if step.commit.origin else ():
             copy_file(self._source, self._objects, sha256, bundle.files[sha256])  # no more than the bundle says
+            with self._lock:
+                is_new = sha256 not in self._files
+                self._files.add(sha256)
+            self._fetched(bundle.files[sha256] if is_new else 0)
         commit = copy_output(self._source, self._objects, step.id, step.key, step.commit, report=self._fetched)
         self._refuse_other(step, commit.output)
         with self._lock:
@@ -272,14 +293,27 @@ class Pull:
         )
 
 
+def bytes_of(bundle: Bundle, steps: Sequence[BundledStep]) -> int:
+    """Bytes of the outputs of some steps, and of the local files that these were given."""
+    files = {each for step in steps if step.commit.origin for each in file_digests(step.commit.arguments)}
+    return sum(step.commit.bytes for step in steps) + sum(bundle.files[each] for each in files)
+
+
+def refuse_more(size: int, limit: int | None, source: ObjectStore, what: list[str]) -> None:
+    """Raise a `UsageError`, before anything is fetched, where that would be more than is allowed."""
+    refusal = Transfers([Part("fetches", source.url, "", size, what)], limit=limit).refusal("or fetch less")
+    if refusal:
+        raise UsageError(refusal)
+
+
 class _Stopped(StoreError):
     """Another output could not be taken."""
 
 
 def pulled_name(bundle: Bundle) -> str:
     """What an output is called here by default: in a folder of its own, so that no name of one's own stands for it."""
-    name = f"pulled/{bundle.name}"
-    return name if is_name(name) else f"pulled/{bundle.key[:8]}"
+    name = f"{PULLED}{bundle.name.removeprefix(PULLED)}"
+    return name if is_name(name) else f"{PULLED}{bundle.key[:8]}"
 
 
 def refuse_name(name: str) -> None:
@@ -298,7 +332,8 @@ def _is_inside(path: object) -> bool:
 def _line(event: Event) -> str:
     """An event for people."""
     if event["event"] == "checked":
-        return f"{counted(event['steps'], 'step')} checked against {event['from']}"
+        size = f"; {bytes_text(event['bytes'])} to fetch" if event["fetch"] else ""
+        return f"{counted(event['steps'], 'step')} checked against {event['from']}{size}"
     if event["event"] == "pull":
         return f"{event['status']:<9}{event['key'][:8]}  {bytes_text(event['bytes']):>9}  {event['id']}"
     lines = [f"{event['name']}  {event['key']}"]
@@ -311,19 +346,26 @@ def _line(event: Event) -> str:
 
 
 @contextmanager
-def _screen() -> Generator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
-    """Prints a text; and takes the bytes that are there, and those that will be, for a bar on stderr while that is a
-    terminal.
+def screen(verb: str) -> Generator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
+    """Prints a text; and takes the bytes that are there, and those that will be, for a bar on stderr; where that is
+    no terminal, for a line every ten seconds.
     """
     if not sys.stderr.isatty():
-        yield say, lambda done, total: None
+        told_at = [time.monotonic()]
+
+        def line(done: int, total: int) -> None:
+            if time.monotonic() - told_at[0] >= EVERY:
+                told_at[0] = time.monotonic()
+                say(f"{verb:<9}{bytes_text(done)} of {bytes_text(total)}", sys.stderr)
+
+        yield say, line
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (TextColumn("pull"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (TextColumn(verb), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
-        task = progress.add_task("pull", total=None)
+        task = progress.add_task(verb, total=None)
 
         def told(text: str) -> None:
             if sys.stdout.isatty():  # the same terminal: the bar makes room

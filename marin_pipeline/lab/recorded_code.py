@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +25,7 @@ from marin_pipeline.store.snapshots import Snapshot
 _START = '''"""Leaves on the path what is installed and what PYTHONPATH names, and no project that is linked."""
 
 import os
+import re
 import sys
 import sysconfig
 
@@ -88,6 +90,15 @@ class RecordedCode:
                 return Target(recorded["module"], found, recorded["qualname"], recorded["main"])
         raise InputError(f"{id}: its file {file!r} is not in the snapshot of the code")
 
+    def lost_file(self, message: str) -> str:
+        """The file beside the code, relative to its project, that is missing according to an error; empty for none."""
+        if not re.search("FileNotFoundError|No such file", message):
+            return ""
+        inside = re.escape(f"{self.folder}{os.sep}") + r"(?:project|packages|others/[0-9]+)/([^'\"\n]+)"
+        # A relative path is one below the project, in which the steps run.
+        found = re.search(inside, message) or re.search(r"No such file or directory: '([^/'\n][^'\n]*)'", message)
+        return found[1] if found and f"project/{found[1]}" not in self._paths else ""
+
     def search(self, targets: Iterable[Target]) -> list[str]:
         """The folders in which the modules of the snapshot are found, those of the targets first."""
         found: dict[str, None] = {}
@@ -123,7 +134,7 @@ def run_with(code: RecordedCode, python: str, request: Request, event: Callable[
     """Run steps in a process with this code, and tell what it tells.
 
     Returns:
-        Its exit code.
+        Its exit code; 130 when it was interrupted, whatever it was at.
     """
     search = [str(code.folder / "start"), *code.search([step.target for step in request.steps])]
     environment = {name: value for name, value in os.environ.items() if name not in _DROPPED}
@@ -131,32 +142,43 @@ def run_with(code: RecordedCode, python: str, request: Request, event: Callable[
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     # Programs that a step starts by name are those of its environment.
     environment["PATH"] = os.pathsep.join([os.path.dirname(python), environment.get("PATH", os.defpath)])
-    process = subprocess.Popen(
-        [python, "-P", "-m", "marin_pipeline.run.rerun"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=code.folder / "project",
-        env=environment,
-        text=True,
-        encoding="utf-8",
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        with _interrupts_left_to(process):
+    noted: list[int] = []
+    process: subprocess.Popen[str] | None = None
+
+    def note(number: int, frame: object) -> None:
+        noted.append(number)
+        if process is not None:
+            process.terminate()
+
+    with _interrupts_told(note):
+        process = subprocess.Popen(
+            [python, "-P", "-m", "marin_pipeline.run.rerun"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=code.folder / "project",
+            env=environment,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,  # an interruption is passed on to it, and ends it whatever it is at
+        )
+        if noted:
+            process.terminate()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
             with suppress(BrokenPipeError):  # it has ended already; its code tells
                 process.stdin.write(request.dumps())
                 process.stdin.close()
             for line in process.stdout:
                 event(_event(line))
             process.wait()
-    except BaseException:
-        process.kill()
-        raise
-    finally:
-        process.stdout.close()
-        process.wait()
-    return process.returncode
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            process.stdout.close()
+            process.wait()
+    return 130 if noted else process.returncode
 
 
 def _event(line: str) -> Mapping[str, Tree]:
@@ -169,12 +191,9 @@ def _event(line: str) -> Mapping[str, Tree]:
 
 
 @contextmanager
-def _interrupts_left_to(process: subprocess.Popen[str]) -> Iterator[None]:
-    """The process that runs the steps stops, and says so. Ctrl-C reaches it as well; SIGTERM is passed on to it."""
-    kept = {
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.terminate()),
-    }
+def _interrupts_told(note: Callable[[int, object], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end nothing here meanwhile: who runs the steps stops, and says so."""
+    kept = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

@@ -23,17 +23,17 @@ from typing import TextIO
 from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, OtherBytes, UsageError
 from marin_pipeline.core.visible import say
-from marin_pipeline.lab.agreement import contradictions
+from marin_pipeline.lab.agreement import agreed
 from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
-from marin_pipeline.lab.pull import read_bundle
+from marin_pipeline.lab.pull import read_bundle, refuse_more, screen
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
 from marin_pipeline.lab.share import listed
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
 from marin_pipeline.run.figures import counted
 from marin_pipeline.store.commit import look
-from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.objects import LOCAL, ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 from marin_pipeline.store.read_only import ReadOnlyObjects
 from marin_pipeline.store.verify import Verifier
@@ -60,6 +60,8 @@ class Asked:
     """Run all ancestors again as well."""
     environment: How = "auto"
     max_parallel: int | None = None
+    limit: int | None = None
+    """Bytes of inputs and local files that may be fetched; None for no limit."""
 
 
 class Reporter:
@@ -129,7 +131,8 @@ def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Aske
         raise UsageError(f"--from {source.url}: no store is there")
     bundle = read_bundle(what, source)
     if not given and (what == "-" or Path(what).is_file()):
-        raise UsageError(f"--from PREFIX: say where the store of {what} is; it says that it was {bundle.source}")
+        was = f"; it says that it was {bundle.source}" if bundle.source != LOCAL else ""
+        raise UsageError(f"--from PREFIX: say where the store of {what} is{was}")
 
     def line(text: str) -> None:
         say(text, out)
@@ -163,7 +166,9 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
         work = Work.of(steps, asked.deep, to)
         work.refuse_missing_secrets()
         try:
-            _check(source, bundle, work, reporter)
+            work = _as_there(source, bundle, work, reporter)
+            size, what = work.fetches(bundle.files)
+            refuse_more(size, asked.limit, source, what)
             if not work.runs:
                 outcome.steps += [_intact(source, to, step) for step in work.there]
             else:
@@ -178,7 +183,8 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
             outcome.damaged, outcome.damage = where, what or str(error)
             outcome.was_compared = isinstance(error, OtherBytes)
         outcome.told = reporter.failures
-        is_of_use = outcome.exit_code not in (0, 130) and bool(outcome.steps or outcome.failed)
+        is_wrong = outcome.exit_code not in (0, 130) and bool(outcome.steps or outcome.failed)
+        is_of_use = is_wrong or outcome.began is not None
         if asked.to is not None or is_of_use:
             outcome.prefix = to.url
         else:
@@ -213,22 +219,25 @@ def _remove(folder: str, reporter: Reporter) -> None:
     reporter.tell(f"{folder} could not be removed; delete it")
 
 
-def _check(source: ObjectStore, bundle: Bundle, work: Work, reporter: Reporter) -> None:
+def _as_there(source: ObjectStore, bundle: Bundle, work: Work, reporter: Reporter) -> Work:
     """Hold the bundle against the store: what is taken from there, and what it is compared with, must be current there
-    and recorded as the bundle says.
+    and the output that the bundle says; the work, with where its bytes lie there.
 
     Raises:
         CorruptOutput: naming the steps of which the store says otherwise.
     """
-    problems = contradictions(source, [step.step for step in work.covered])
+    records, problems = agreed(source, [step.step for step in work.covered])
     if problems:
-        shared = f"; it was shared from {bundle.source}, which --from can name" if bundle.source != source.url else ""
+        is_known = bundle.source not in (source.url, LOCAL)
+        shared = f"; it was shared from {bundle.source}, which --from can name" if is_known else ""
         raise CorruptOutput(f"{source.url}: is not as the bundle says{shared}\n{listed(problems)}")
     reporter.tell(f"{counted(len(work.covered), 'step')} checked against {source.url}")
+    return work.lying(records)
 
 
 def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Reporter) -> None:
-    run.prepare()
+    with screen("pull") as (_, run.fetching):
+        run.prepare()
     work = run.work
     outcome.pulled = len(work.pulled)
     outcome.adopted = [step.name for step in work.pulled if step.is_adopted]
@@ -242,6 +251,7 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
     ]
     outcome.notes += list(_reservations(run))
     found: dict[str, Future[tuple[StepVerdict, CommittedOutput]]] = {}
+    others: set[str] = set()
     # In another thread: what the run tells has to be listened to.
     with ThreadPoolExecutor(1) as comparing:
 
@@ -251,24 +261,35 @@ def _run_again(run: Reproduction, asked: Asked, outcome: Outcome, reporter: Repo
                 outcome.failed += [
                     step for step in tree["steps"] if step["key"] in by_key and step["status"] not in done
                 ]
+                others.update(step["key"] for step in tree["steps"] if step["status"] == "cached")
                 return
             if tree.get("event") != "plan":
                 reporter.event(tree)
             key = tree.get("key")
+            if tree.get("event") == "fail":
+                outcome.logs[str(key)] = str(tree.get("log") or "")
             if tree.get("event") == "done" and key in runs:
                 found[key] = comparing.submit(_compared, run, runs[key], reporter)
 
         code = run.run(event, asked.max_parallel)
+        outcome.hints = run.hints({str(each["key"]): str(each.get("message") or "") for each in outcome.failed})
         outcome.interrupted = code == 130
         results = {key: each.result() for key, each in found.items()}
     pairs = [
         (dict(by_key[key].commit.fingerprint), dict(made.commit.fingerprint)) for key, (_, made) in results.items()
     ]
     outcome.machine = machine_changes(pairs)
-    missing = [step for step in work.runs if step.key not in results]
+    # Every step is forced, so what was not made here was made by somebody else while this waited for it.
+    meanwhile = [step for step in work.runs if step.key in others - results.keys()]
+    missing = [step for step in work.runs if step.key not in results and step.key not in others]
     if missing and not outcome.failed and not outcome.interrupted:
         outcome.failed = [{"key": step.key, "name": step.name, "status": "not run"} for step in missing]
-    there = {step.key: _found_there(run.source, run.to, step) for step in work.there}
+    if meanwhile:
+        named = ", ".join(step.name for step in meanwhile)
+        outcome.notes.append(f"{named}: made by another run in {run.to.url} meanwhile, and not again here")
+    nothing_ran = len(meanwhile) == len(work.runs) and not outcome.interrupted
+    held = _intact if nothing_ran else _found_there
+    there = {step.key: held(run.source, run.to, step) for step in [*work.there, *meanwhile]}
     order = {step.key: number for number, step in enumerate(work.covered)}
     verdicts = {**there, **{key: verdict for key, (verdict, _) in results.items()}}
     outcome.steps = [verdicts[key] for key in sorted(verdicts, key=order.__getitem__)]

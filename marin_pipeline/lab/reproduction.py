@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -180,6 +180,26 @@ class Work:
         keys = (runs, there, pulled, runs | there | pulled)
         return cls(*(tuple(step for step in steps if step.key in each) for each in keys))
 
+    def fetches(self, files: Mapping[str, int]) -> tuple[int, list[str]]:
+        """Bytes that are fetched, inputs and local files, and what they are.
+
+        Args:
+            files: bytes of each local file.
+        """
+        given = {sha256: name for step in self.runs for sha256, name in step.files}
+        size = sum(step.commit.bytes for step in self.pulled) + sum(files.get(sha256, 0) for sha256 in given)
+        return size, [*(step.name for step in self.pulled), *given.values()]
+
+    def lying(self, there: Mapping[str, Commit]) -> Work:
+        """The same work, on the bytes that records of the same outputs name; what is made is as the bundle says."""
+
+        def moved(step: Recorded) -> Recorded:
+            attempt, manifest = there[step.key].attempt, there[step.key].manifest
+            commit = replace(step.commit, attempt=attempt, manifest=manifest)
+            return replace(step, step=replace(step.step, commit=commit))
+
+        return Work(*(tuple(map(moved, steps)) for steps in (self.runs, self.there, self.pulled, self.covered)))
+
     def refuse_missing_secrets(self) -> None:
         """Raise a `UsageError` that names the secrets which the steps are given and the environment does not have."""
         missing = sorted({name for step in self.runs for name in step.secrets if not os.environ.get(name)})
@@ -209,6 +229,9 @@ class Reproduction:
     moved: list[str] = field(default_factory=list[str])
     """Inputs that the store had already, with other bytes than are recorded: what reads them is no reproduction."""
 
+    fetching: Callable[[int, int], None] = lambda done, total: None
+    """Told of the bytes of inputs that are there, and of all that will be."""
+
     started_with_states: bool = False
     """The store had states of training before, from which a step goes on."""
 
@@ -233,9 +256,16 @@ class Reproduction:
                 own = self.codes[step.origin.snapshot].distributions
                 self.environments[step.environment] = choose(step.origin, self.how, own, self.tell)
         self.started_with_states = bool(self.to.names("chains"))
+        done, total = 0, sum(step.commit.bytes for step in self.work.pulled)
+
+        def report(size: int) -> None:
+            nonlocal done
+            done += size
+            self.fetching(done, total)
+
         for step in self.work.pulled:
             self.tell(f"pull     {step.key[:8]}  {step.name}  {step.commit.bytes:,} bytes")
-            copy_output(self.source, self.to, step.id, step.key, step.commit)
+            copy_output(self.source, self.to, step.id, step.key, step.commit, report=report)
         given = [*self.work.pulled, *self.work.there]
         looks = look_many(self.to, [(step.id, step.key) for step in given])
         for step in given:
@@ -270,6 +300,22 @@ class Reproduction:
                 return code
         return 0
 
+    def hints(self, messages: Mapping[str, str]) -> dict[str, str]:
+        """What to do about failures that come of it that the snapshot has not all that lay beside the code, by key.
+
+        Args:
+            messages: of the failures, by key.
+        """
+        found: dict[str, str] = {}
+        for key, message in messages.items():
+            path = next((lost for code in self.codes.values() if (lost := code.lost_file(message))), "")
+            if path:
+                found[key] = (
+                    f"it reads the file {path!r}, which is not here: the snapshot of a run has only code; who made it "
+                    f'gives the file to the step as LocalFile("{path}"), makes it again, and shares it anew'
+                )
+        return found
+
     def _run(self, batch: Sequence[Recorded], event: Event, max_parallel: int | None) -> int:
         origin = batch[0].origin
         assert origin is not None
@@ -303,7 +349,7 @@ class Reproduction:
         ended = run_with(code, self.environments[batch[0].environment].python, request, hear)
         if refused:
             raise InputError(refused[0])
-        if "summary" not in heard:
+        if "summary" not in heard and ended != 130:
             raise MarinError(
                 f"the process that runs the steps ended with code {ended} before it was done; what it printed stands "
                 "above"

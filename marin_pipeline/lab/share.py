@@ -17,6 +17,7 @@ from marin_pipeline.core.visible import say, say_plainly
 from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
 from marin_pipeline.run.figures import counted
+from marin_pipeline.run.options import given_substitutes
 from marin_pipeline.run.plan import few
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.store import layout
@@ -25,10 +26,13 @@ from marin_pipeline.store.copying import checked_spec
 from marin_pipeline.store.inventory import in_parallel
 from marin_pipeline.store.kept_files import file_digests
 from marin_pipeline.store.names import current_names, key_folders
-from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, shown_url
+from marin_pipeline.store.objects import LOCAL, ObjectStore, answered, explain_os_error, shown_url, told_url
 from marin_pipeline.store.origins import read_origin
 from marin_pipeline.store.records import typed
 from marin_pipeline.store.verify import Verifier
+
+PULLED = "pulled/"
+"""Folder of the names of what was pulled."""
 
 SHOWN = 10
 """Problems that are told one by one."""
@@ -62,7 +66,7 @@ def share(objects: ObjectStore, selector: str, out: str | None, as_json: bool) -
         yield json.dumps({**tree, "steps": len(bundle.steps), "warnings": told})
         return
     yield f"{out}  {bundle.target.label}, {counted(len(bundle.steps), 'step')}"
-    yield f"`marin-pipeline pull {out} --from {bundle.source}` fetches and verifies it"
+    yield f"`marin-pipeline pull {out} --from {shown_url(objects.url)}` fetches and verifies it"
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -100,9 +104,9 @@ def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
         objects, {each for step in steps if step.commit.origin for each in file_digests(step.commit.arguments)}
     )
     names = current_names(objects)
-    steps = [replace(step, names=_names(names.get(step.key, ()))) for step in steps]
-    name = sorted(names[key])[0] if key in names else id.rpartition("/")[2].rpartition(".")[2].lower()
-    bundle = Bundle(id, key, name, shown_url(objects.url), tuple(steps), origins, files)
+    steps = [_told(step, names.get(step.key, ())) for step in steps]
+    name = steps[-1].names[0] if steps[-1].names else id.rpartition("/")[2].rpartition(".")[2].lower()
+    bundle = Bundle(id, key, name, told_url(objects.url), tuple(steps), origins, files)
     try:
         bundle.check()
     except ValueError as error:
@@ -110,8 +114,12 @@ def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
     return bundle
 
 
-def _names(known: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(name for name in known if is_name(name)))
+def _told(step: BundledStep, known: Iterable[str]) -> BundledStep:
+    """A step as strangers may read it: under the names that it had where it was made, and without a folder of here."""
+    names = {name.removeprefix(PULLED) for name in known if is_name(name)}
+    copied = step.commit.copied_from
+    commit = replace(step.commit, copied_from=told_url(copied) if copied else "")
+    return replace(step, commit=commit, names=tuple(sorted(names)))
 
 
 def listed(problems: Sequence[str]) -> str:
@@ -136,23 +144,22 @@ class _Gathered:
         if found.commit is None and not found.damage:
             why = f" (it has ended: {found.fallen})" if found.fallen else ""
             raise UsageError(f"{id} {key[:8]} has no current output in {self._objects.url}{why}; run it first")
-        todo = [(id, key)]
+        todo: list[tuple[str, str, BundledStep | None]] = [(id, key, None)]
         while todo:
-            read = in_parallel(self._objects, self._read, todo)
-            keys = dict.fromkeys(each for step in read if step is not None for each in step.depends_on)
-            todo = [(self._id_of(each), each) for each in keys if each not in self._steps]
+            read = in_parallel(self._objects, lambda each: self._read(*each), todo)
+            needed = {each: step for step in read if step is not None for each in step.depends_on}
+            todo = [(self._id_of(each), each, step) for each, step in needed.items() if each not in self._steps]
 
-    def _read(self, step: tuple[str, str]) -> BundledStep | None:
-        id, key = step
+    def _read(self, id: str, key: str, after: BundledStep | None) -> BundledStep | None:
+        """The records of a step, `after` was made from it; None when something is wrong with them, which is told."""
         try:
-            if not id:
-                raise CorruptOutput(
-                    f"{self._objects.url}: knows nothing of the key {key[:8]}; run the experiment again"
-                )
-            found = answered(partial(look, self._objects, id, key))
+            found = answered(partial(look, self._objects, id, key)) if id else None
+            if found is None or (found.commit is None and not found.damage):
+                fallen = f"{id} {key[:8]}: has ended ({found.fallen})" if found and found.fallen else ""
+                state = fallen or f"{f'{id} ' if id else ''}{key[:8]}: has no current output in {self._objects.url}"
+                raise CorruptOutput(f"{state}; {self._remedy(after)}")
             if found.commit is None:
-                state = f"has ended ({found.fallen})" if found.fallen else "has no current output"
-                raise CorruptOutput(found.damage or f"{id} {key[:8]}: {state}; run the experiment again")
+                raise CorruptOutput(found.damage)
             made = BundledStep(id, key, checked_spec(self._objects, id, key).decode("ascii"), found.commit)
             typed(found.commit.tree(), Commit, "its commit")
             made.depends_on  # noqa: B018 - read here, where what is wrong with the spec is told
@@ -164,6 +171,17 @@ class _Gathered:
             return None
         self._steps[key] = made
         return made
+
+    def _remedy(self, after: BundledStep | None) -> str:
+        """How to get what a step was made from: what was taken from a substitute left it there."""
+        copied = after.commit.copied_from if after is not None else ""
+        if after is None or not copied:
+            return "run the experiment again"
+        place = copied if copied != LOCAL else ",".join(given_substitutes()) or "PREFIX"
+        return (
+            f"{after.label} was taken from {copied}, where what it was made from has stayed: say `marin-pipeline pull "
+            f"{after.key[:8]} --from {place} --deep --prefix {shown_url(self._objects.url)}`"
+        )
 
     def _id_of(self, key: str) -> str:
         """Id of the step with a key; empty when the store does not know it."""

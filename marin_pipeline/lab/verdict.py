@@ -97,6 +97,10 @@ class Outcome:
     """Steps that failed or were blocked, with their messages."""
     told: set[str] = field(default_factory=set[str])
     """Keys of those whose message people have read already."""
+    logs: dict[str, str] = field(default_factory=dict[str, str])
+    """Where what a failed step printed lies, by key."""
+    hints: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What to do about a failed step, by key."""
     damage: str = ""
     """What could not be verified or had other bytes than were recorded, so that nothing ran, or nothing more."""
     damaged: str = ""
@@ -149,7 +153,7 @@ class Outcome:
             how = "diverged at" if self.was_compared else "could not be verified:"
             return f"{how} {self.damaged}: {self.damage}"
         if word is None:
-            return "interrupted" if self.interrupted else f"failed: {counted(len(self.failed), 'step')} not done"
+            return "interrupted" if self.interrupted else self._failure()
         if word == "diverged":
             step = self.diverged_at
             assert step is not None
@@ -159,6 +163,16 @@ class Outcome:
         if not ran:
             return f"{word}: {self.name} was there already, and nothing ran; {self._counts(self.steps)}"
         return f"{word}: {self._counts(ran, counted(len(ran), 'step'))}"
+
+    def _failure(self) -> str:
+        first = next((each for each in self.failed if each["status"] == "failed"), None)
+        count = counted(len(self.failed), "step")
+        if first is None:
+            return f"failed: {count} not done"
+        key, message = str(first["key"]), str(first.get("message") or "").strip()
+        reason = self.hints.get(key) or (message.splitlines() or ["it says nothing"])[-1]
+        log = f"; log: {self.logs[key]}" if self.logs.get(key) else ""
+        return f"failed: {first['name']} ({key[:8]}): {reason}; {count} not done{log}"
 
     @staticmethod
     def _counts(steps: Sequence[StepVerdict], *first: str) -> str:
@@ -224,10 +238,20 @@ class Outcome:
         return {"step": step.name, "id": step.id, "key": step.key, **step.first.tree()}
 
 
+def _without_engine(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """A fingerprint without the version of the engine: the snapshot has its code, and an environment that was built
+    does not say which it is.
+    """
+    versions = fingerprint.get("versions")
+    if not isinstance(versions, dict):
+        return dict(fingerprint)
+    return {**fingerprint, "versions": {name: each for name, each in versions.items() if name != "marin_pipeline"}}
+
+
 def machine_changes(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[Change]:
     """In what the fingerprints differ, of the record and of the steps that ran again, each difference once."""
     found: dict[str, Change] = {}
     for old, new in pairs:
-        for change in changes(dict(old), dict(new)):
+        for change in changes(_without_engine(old), _without_engine(new)):
             found.setdefault(f"{change.path} {change.old!r} {change.new!r}", change)
     return list(found.values())

@@ -20,7 +20,7 @@ from marin_pipeline.run.selection import find_step, running, tried
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import look, look_many
 from marin_pipeline.store.lease import LIFE, LeaseRecord, is_alive, is_dead
-from marin_pipeline.store.objects import ObjectStore, together
+from marin_pipeline.store.objects import LOCAL, ObjectStore, together
 from marin_pipeline.store.records import parsed, typed
 
 State = Literal["running", "done", "failed", "ended"]
@@ -73,6 +73,8 @@ class Place:
     def silence(self) -> str:
         """What is said where nothing was printed, or where that lies in another store."""
         log = layout.attempt_log(self.id, self.key, self.attempt)
+        if self.elsewhere == LOCAL:
+            return f"{self} was copied from a local store, without what it printed; its log is {log} there"
         if self.elsewhere:
             return f"{self} was copied, without what it printed; its log is at {self.elsewhere}/{log}"
         return f"{self}: the attempt {self.attempt} printed nothing"

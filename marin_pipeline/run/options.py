@@ -52,6 +52,15 @@ def _checked_life(seconds: float) -> float:
     return seconds
 
 
+def transfer_limit(given: str | None) -> int | None:
+    """Bytes that may come from afar: of `--max-transfer`, else of `MARIN_MAX_TRANSFER`; None for no limit.
+
+    Raises:
+        UsageError: when it is no size.
+    """
+    return (Options() if given is None else Options(max_transfer=given)).limit
+
+
 @dataclass(frozen=True)
 class Options:
     """How to run; none of it is in a key."""

@@ -285,8 +285,10 @@ def output_lines(result: RunResult) -> list[str]:
 
 def _unpinned_lines(result: RunResult) -> list[str]:
     """What no key fixes, with where it is said how to fix it."""
-    found = dict.fromkeys((name for node in result.graph.nodes.values() for name in node.unpinned), "")
-    for node in result.graph.nodes.values():
+    # What did not come to its end says nothing of how to pin what it read.
+    nodes = [node for node in result.graph.nodes.values() if result.output(node) is not None]
+    found = dict.fromkeys((name for node in nodes for name in node.unpinned), "")
+    for node in nodes:
         if not node.loaded:
             found.update(dict.fromkeys(node.artifact.unpinned, node.declaration.step.pinning))
     hints = dict.fromkeys(found.values())

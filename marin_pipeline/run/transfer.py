@@ -119,14 +119,18 @@ class Transfers:
         parts: list[Tree] = [part.tree() for part in self.parts]
         return {**total, "here": self.here or None, "parts": parts}
 
-    def refusal(self) -> str:
-        """Why the run is not started; empty when it is."""
+    def refusal(self, otherwise: str = "run where the bytes lie, or do a part (--until)") -> str:
+        """Why the run is not started; empty when it is.
+
+        Args:
+            otherwise: what can be done instead of allowing more.
+        """
         if self.limit is None or not (self.bytes > self.limit or self.unknown):
             return ""
         told = "; ".join(part.line(self.here) for part in self.parts)
         if self.bytes > self.limit:
             what = f"{bytes_text(self.bytes)} would be transferred, and {_limit(self.limit)} is the most: {told}"
-            remedy = "allow more (--max-transfer), run where the bytes lie, or do a part (--until)"
+            remedy = f"allow more (--max-transfer), {otherwise}"
         else:
             what = f"how much would be transferred is not known, and {_limit(self.limit)} is the most: {told}"
             remedy = f"declare the size of what {_few(self.unknown)} downloads, or leave --max-transfer away"

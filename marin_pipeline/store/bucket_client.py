@@ -8,9 +8,10 @@ no `Exception` of Python, comes as `Panicked` like its other errors.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from obstore.exceptions import BaseError
 
@@ -20,6 +21,11 @@ from marin_pipeline.store.objects import too_large
 
 BLOCK = 2**20
 """Bytes of a block that is read."""
+
+BROKEN_WAITS = (0.1, 1.0, 3.0)
+"""Seconds between the tries of a call whose answer breaks off."""
+
+T = TypeVar("T")
 
 
 class Panicked(Exception):
@@ -127,17 +133,17 @@ class Client:
         with no_panic():
             return self._store.put(key, data, **options)["e_tag"]
 
-    def list(self, key: str | None = None, chunk_size: int = 1000) -> Iterator[Any]:
+    def list(self, key: str) -> list[Any]:
         """What the store says of the objects below a folder."""
-        with no_panic():
-            batches = self._store.list(key, chunk_size=chunk_size)
-        for batch in each_of(batches):
-            yield from batch
+        return _whole(lambda: [each for batch in each_of(self._store.list(key, chunk_size=1000)) for each in batch])
 
     def list_with_delimiter(self, key: str) -> Any:
         """Objects and folders in a folder."""
-        with no_panic():
-            return self._store.list_with_delimiter(key)
+        return _whole(lambda: self._store.list_with_delimiter(key))
+
+    def holds_any(self, key: str | None = None) -> bool:
+        """Whether there is an object below a folder."""
+        return _whole(lambda: any(each_of(self._store.list(key, chunk_size=1))))
 
     def head(self, key: str) -> Any:
         """What the store says of an object."""
@@ -150,6 +156,21 @@ class Client:
         """Delete an object, or a list of them."""
         with no_panic():
             self._store.delete(keys)
+
+
+def _whole(call: Callable[[], T]) -> T:
+    """What a call that only reads returns. It is made again where its answer broke off: obstore repeats calls that had
+    no answer, and not those.
+    """
+    for wait in (*BROKEN_WAITS, None):
+        try:
+            with no_panic():
+                return call()
+        except Failed as error:
+            if wait is None or not is_broken(error):
+                raise
+            time.sleep(wait)
+    raise AssertionError("the last try returns or raises")
 
 
 def _body(found: Any) -> Iterator[Any]:
@@ -178,6 +199,11 @@ def status_of(error: BaseException) -> int:
     """The HTTP status of an error, or 0 when there was no answer."""
     status = _STATUS.search(str(error))
     return int(status[1]) if status is not None else 0
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether an answer broke off; not when it stopped coming, for which was waited long enough."""
+    return "response body error" in str(error) and "TimedOut" not in str(error)
 
 
 def body_of(error: BaseException) -> str:

@@ -275,6 +275,9 @@ class Cache:
                 _link(kept, aside, self._aside)
             except FileNotFoundError:
                 return False
+            except IsADirectoryError:  # somebody made a folder, which keeps the file's place
+                shutil.rmtree(kept, ignore_errors=True)
+                return False
             information = os.stat(aside)
             if information.st_size != each.size or content_digest(Path(aside)) != each.sha256:
                 for damaged in (kept, aside):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from types import NoneType
 from typing import Any, NamedTuple
 
 from marin_pipeline.core.canonical import Tree, dumps
@@ -76,7 +77,7 @@ class Commit:
     """Digest of the code that ran."""
     pieces: Mapping[str, str]
     """Digest of each piece of that code by name, so that a difference can be named."""
-    arguments: Tree
+    arguments: Mapping[str, Tree]
     """All arguments as they were given, `Runtime` ones too; artifacts by key, secrets by name."""
     fingerprint: Mapping[str, Any]
     """Versions, instruction set, chip and flags of the machine that ran it."""
@@ -142,6 +143,7 @@ class Commit:
             tree["unpinned"] = () if unpinned is None else _lines(unpinned)
             if tree.keys() != cls.__dataclass_fields__.keys():
                 raise ValueError(f"its fields are {', '.join(sorted(tree))}")
+            _refuse_others(tree)
             _refuse_elsewhere(tree)
             # A plan reads thousands, and the __init__ of a frozen dataclass, which sets each field by a call, takes as
             # long as reading the JSON.
@@ -153,6 +155,30 @@ class Commit:
             raise CorruptOutput(f"{where}: {problem}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptOutput(f"{where}: not a commit ({error}); `--force` the step to make it again") from error
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("manifest", "output", "resolved", "code", "origin"), (str,)),
+    **dict.fromkeys(("pieces", "arguments", "fingerprint"), (dict,)),
+    **dict.fromkeys(("fence", "bytes"), (int,)),
+    "compared": (str, NoneType),
+    "seconds": (float, int),
+    "target": (dict, NoneType),
+}
+_TARGET = {"module": str, "file": str, "qualname": str, "main": bool}
+
+
+def _refuse_others(tree: Mapping[str, Any]) -> None:
+    """What is read must be of the types that its readers take it for; `records.typed` would take too long."""
+    for name, kinds in _KINDS.items():
+        if type(tree[name]) not in kinds:
+            raise ValueError(f"its field {name} is of another type")
+    for key, output, compared in tree["inputs"].values():
+        if type(key) is not str or type(output) is not str or type(compared) not in (str, NoneType):
+            raise ValueError("an input of it is none")
+    target = tree["target"]
+    if target is not None and {name: type(each) for name, each in target.items()} != _TARGET:
+        raise ValueError("where its function is found is not said")
 
 
 def _refuse_elsewhere(tree: Mapping[str, Any]) -> None:
@@ -275,11 +301,13 @@ def read_commit(objects: ObjectStore, id: str, key: str, number: int) -> Commit 
     """One commit by its number."""
     path = layout.commit(id, key, number)
     found = objects.read(path)
-    return None if found is None else _loaded(found.data, f"{objects.url}/{path}", key)
+    return None if found is None else _loaded(found.data, f"{objects.url}/{path}", key, number)
 
 
-def _loaded(data: bytes, where: str, key: str) -> Commit:
+def _loaded(data: bytes, where: str, key: str, number: int) -> Commit:
     commit = Commit.loads(data, where)
+    if commit.number != number:
+        raise CorruptOutput(f"{where}: says that it is the commit {commit.number}; `--force` the step to make it again")
     if commit.key and not commit.key.startswith(key):  # who reads a store from its listing knows 16 digits
         raise CorruptOutput(f"{where}: is the commit of {commit.key[:8]}; `--force` the step to make its own again")
     return commit
@@ -321,7 +349,7 @@ def _current(
     objects: ObjectStore, key: str, number: int, invalidation: Invalidation | None, data: bytes, where: str
 ) -> Look:
     try:
-        commit = _loaded(data, where, key)
+        commit = _loaded(data, where, key, number)
     except CorruptOutput as error:
         return Look(number, None, invalidation, None, damage=str(error))
     source = commit.falls_with
@@ -420,7 +448,7 @@ def publish_commit(objects: ObjectStore, id: str, key: str, commit: Commit) -> t
         The commit that counts, and whether it is ours. When another's differs from ours, a divergence is recorded.
     """
     path = layout.commit(id, key, commit.number)
-    winner = _loaded(put_record(objects, path, commit.dumps()).data, f"{objects.url}/{path}", key)
+    winner = _loaded(put_record(objects, path, commit.dumps()).data, f"{objects.url}/{path}", key, commit.number)
     if winner.attempt == commit.attempt:
         return winner, True
     if winner.output != commit.output:

@@ -24,12 +24,22 @@ from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, Invalidation, Look, invalidate, look_again, publish_commit, write_spec
 from marin_pipeline.store.kept_files import copy_file
 from marin_pipeline.store.manifest import Entry, Manifest
-from marin_pipeline.store.objects import ObjectInfo, ObjectStore, answered, holds, put, shown_url, together
+from marin_pipeline.store.objects import (
+    ObjectInfo,
+    ObjectStore,
+    answered,
+    holds,
+    put,
+    shown_url,
+    together,
+    told_url,
+)
 from marin_pipeline.store.origins import keep_origin, read_origin
 from marin_pipeline.store.pages import PagedManifest, manifest_bytes, read_manifest
 from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.records import spec_tree
 from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
+from marin_pipeline.store.soundness import problem_with
 
 AT_ONCE = 16
 """Objects that are copied at the same time."""
@@ -44,6 +54,12 @@ _PLACE = re.compile(
 """Where the objects of an output may lie, and the folder that is listed to find them: what an attempt wrote, the pages
 of a manifest, a part or a shard, and never a record.
 """
+
+ELSEWHERE = (
+    "it cannot be taken from there: take it from another store, or have it made anew there with --force "
+    "(`marin-pipeline verify --level full` says what is damaged)"
+)
+"""What to do where the source has not got what it says."""
 
 BATCH = 4096
 """Files that are dealt with at a time: what they need besides the listing of those that are there, which is in memory
@@ -81,15 +97,20 @@ def copy_output(
         invalidate(target, id, key, found.number, Invalidation("invalidated", found.fallen, now()))
         found = replace(found, number=found.number + 1)
     spec = checked_spec(source, id, key)
+    if problem := problem_with(id, key, spec, commit):
+        where = f"{source.url}/{layout.commit(id, key, commit.number)}"
+        raise CorruptOutput(f"{where}: {problem}; it cannot be taken")
     manifest = answered(partial(read_manifest, source, id, key, commit))
     if manifest.output_digest != commit.output:
         where = f"{source.url}/{layout.manifest(id, key, commit.attempt)}"
-        raise CorruptOutput(f"{where}: gives another output digest than was committed; it cannot be taken")
+        raise CorruptOutput(f"{where}: gives another output digest than was committed; {ELSEWHERE}")
     _Copy(source, target, layout.attempt(id, key, commit.attempt), manifest, report).run()
     copy_provenance(source, target, commit)
     write_spec(target, id, key, spec)
     _copy_manifest(source, target, id, key, commit)
-    taken = replace(commit, number=found.number, key=key, copied_from=as_line(shown_url(source.url)))
+    # What lies elsewhere may be read by strangers.
+    place = shown_url(source.url) if "://" not in target.url else told_url(source.url)
+    taken = replace(commit, number=found.number, key=key, copied_from=as_line(place))
     return publish_commit(target, id, key, taken)[0]
 
 
@@ -103,9 +124,9 @@ def checked_spec(objects: ObjectStore, id: str, key: str) -> bytes:
     found = answered(partial(objects.read, path))
     if found is None or hashlib.sha256(found.data).hexdigest() != key:
         state = "is missing" if found is None else "does not hash to its key"
-        raise CorruptOutput(f"{objects.url}/{path}: the spec of {key[:8]} {state}; it cannot be taken from there")
-    if spec_tree(found.data, f"{objects.url}/{path}", "it cannot be taken from there")["step"] != id:
-        raise CorruptOutput(f"{objects.url}/{path}: is the spec of another step than {id}; it cannot be taken")
+        raise CorruptOutput(f"{objects.url}/{path}: the spec of {key[:8]} {state}; {ELSEWHERE}")
+    if spec_tree(found.data, f"{objects.url}/{path}", ELSEWHERE)["step"] != id:
+        raise CorruptOutput(f"{objects.url}/{path}: is the spec of another step than {id}; {ELSEWHERE}")
     return found.data
 
 
@@ -191,7 +212,7 @@ class _Copy:
         """
         found = _PLACE.fullmatch(entry.object)
         if found is None or {"..", ".", ""} & set(entry.object.split("/")):
-            raise CorruptOutput(f"{self._where(entry)}: is no place of an output's file; the manifest cannot be taken")
+            raise CorruptOutput(f"{self._where(entry)}: is no place of an output's file; {ELSEWHERE}")
         return found["unit"]
 
     def _held(self) -> dict[str, ObjectInfo]:
@@ -254,7 +275,7 @@ class _Copy:
                 if content.size > entry.size:
                     break
         except FileNotFoundError as error:
-            raise CorruptOutput(f"{self._where(entry)}: is missing; the output cannot be taken from there") from error
+            raise CorruptOutput(f"{self._where(entry)}: is missing; {ELSEWHERE}") from error
         except OSError as error:
             raise StoreError(f"{self._where(entry)}: cannot be read ({error.strerror or error})") from error
         if (content.size, content.hexdigest()) != (entry.size, entry.sha256):
@@ -262,7 +283,7 @@ class _Copy:
             state = "its bytes are not those that were committed (sha256 differs)"
             if content.size != entry.size:
                 state = f"has {size} bytes, but {entry.size} were committed"
-            raise OtherBytes(f"{self._where(entry)}: {state}; it cannot be taken from there")
+            raise OtherBytes(f"{self._where(entry)}: {state}; {ELSEWHERE}")
         if kept:
             yield kept
 

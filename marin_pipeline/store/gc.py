@@ -176,10 +176,10 @@ class _Pass:
         Args:
             anew: look whether there are other roots by now.
         """
-        records = [info.path for folder in ROOT_FOLDERS for info in self._objects.list(folder)] if anew else None
-        if self._roots_from is None or (anew and records != self._roots_from):
-            self._roots_from = records or [info.path for folder in ROOT_FOLDERS for info in self._objects.list(folder)]
-            self._live = self._reach()
+        if anew or self._roots_from is None:
+            records = [info.path for folder in ROOT_FOLDERS for info in self._objects.list(folder)]
+            if records != self._roots_from:
+                self._roots_from, self._live = records, self._reach()
         return path in self._live
 
     def _reach(self) -> set[str]:
@@ -411,13 +411,20 @@ class _Pass:
         return found
 
     def _delete_scratch(self) -> None:
+        young: list[int] = []
         for path, (days, size, since) in self._scratch().items():
             known = moment(since) if since else None
             if known is None or known + datetime.timedelta(days=days) > self._clock():
+                young.append(size)
                 continue
             if self._do:
                 self._objects.delete(path)
             self.report.items.append(Item("scratch", "delete", path, size))
+        if sum(young):
+            self.report.keep(
+                f"tmp/: {sum(young):,} bytes of scratch, which goes as many days as its folder says after the first "
+                "`gc --delete` that has seen it"
+            )
 
     def _unnamed_provenance(self) -> dict[str, int]:
         """Origins, code and local files that no commit of the grace period names, with their bytes."""

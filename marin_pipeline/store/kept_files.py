@@ -88,7 +88,9 @@ def _checked(source: ObjectStore, path: str, sha256: str, size: int | None) -> I
     except OSError as error:
         raise StoreError(f"{where}: cannot be read ({error.strerror or error})") from error
     if content.hexdigest() != sha256 or size not in (None, content.size):
-        raise CorruptOutput(f"{where}: is not the file that a step was given; it cannot be taken from there")
+        raise CorruptOutput(
+            f"{where}: is not the file that a step was given; take it from another store, or have it made again"
+        )
 
 
 def _stream(objects: ObjectStore, file: Path, path: str, sha256: str) -> None:

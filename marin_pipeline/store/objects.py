@@ -1,7 +1,7 @@
 """Objects by path, with the two conditional writes that everything rests on: create only, and compare and swap.
 
-`ObjectStore` is the interface; `local_objects` and `memory_objects` implement it. Paths are relative to the prefix,
-with `/`.
+`ObjectStore` is the interface; `local_objects`, `memory_objects`, `gcs_objects` and `s3_objects` implement it. Paths
+are relative to the prefix, with `/`.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class ObjectStore(ABC):
         """
 
 
-_LIKE_URL = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):/")
+_LIKE_URL = re.compile(r"\s*((?:gs|s3|memory)(?=:)|[A-Za-z][A-Za-z0-9+.-]*(?=:/)):/?")
 _PLAIN_URL = re.compile(r"(gs|s3)://[A-Za-z0-9._-]+/|file:///")
 """After which an `@` is one of a path."""
 
@@ -291,7 +291,8 @@ def open_objects(prefix: str) -> ObjectStore:
             "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS)"
         )
     if like_url and not separator and like_url[1] != "file":
-        raise UsageError(f"--prefix {prefix}: a URL is written {like_url[1]}://…; a folder of that name ./{prefix}")
+        meant = f"{like_url[1]}://{prefix[like_url.end() :]}"
+        raise UsageError(f"--prefix {prefix}: is written {meant}; a folder of that name ./{prefix}")
     if separator and scheme == "gs":
         from marin_pipeline.store.gcs_objects import GcsObjects
 
@@ -322,6 +323,14 @@ def shown_url(url: str) -> str:
 
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.netloc else url
+
+
+LOCAL = "a local store"
+
+
+def told_url(url: str) -> str:
+    """A prefix as strangers may read it: a folder is of use to nobody elsewhere, and may tell who made it."""
+    return shown_url(url) if "://" in url else LOCAL
 
 
 def too_large(where: str, most: int) -> CorruptOutput:

@@ -31,8 +31,11 @@ def client_of(url: str, bucket: str, prefix: str, timeout: int, silence: int) ->
         with no_panic():
             return Client(S3Store(bucket, prefix=prefix or None, **options), "e_tag")
     except Failed as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UsageError(f"--prefix {url}: {reason}; correct it, or the AWS_ variables") from None
+        reason = next(iter(str(error).splitlines()), type(error).__name__).removeprefix("Generic S3 error: ")
+        remedy = "correct it, or the AWS_ variables"
+        if reason.startswith("Missing "):
+            remedy = "set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise UsageError(f"--prefix {url}: {reason}; {remedy}") from None
 
 
 def _options(url: str, timeout: int, silence: int) -> dict[str, Any]:

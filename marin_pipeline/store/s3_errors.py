@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from marin_pipeline.core.errors import StoreError
-from marin_pipeline.store.bucket_client import status_of, strange
+from marin_pipeline.store.bucket_client import is_broken, status_of, strange
 from marin_pipeline.store.objects import DiskFull, NoAnswer
 
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
@@ -84,6 +84,8 @@ def explained(error: BaseException, where: str, doing: str, server: str) -> Stor
         )
     if status >= 500:
         return NoAnswer(f"{told}: {server} fails ({code or status}); wait, and run again")
+    if is_broken(error):
+        return NoAnswer(f"{told}: the answer of {server} breaks off; check the line and what lies on it, and run again")
     if not status:
         return NoAnswer(f"{told}: {server} does not answer; check AWS_ENDPOINT_URL and the line, and run again")
     return StoreError(f"{told}: {server} says {code or status}")

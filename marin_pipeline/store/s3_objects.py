@@ -90,7 +90,7 @@ class S3Objects(RemoteObjects):
 
     def is_there(self) -> bool:
         try:
-            return any(self._records.list(chunk_size=1))
+            return self._records.holds_any()
         except Failed as error:
             raise self._explained(error, "", "list") from None
 
@@ -284,7 +284,7 @@ class S3Objects(RemoteObjects):
     def _bucket_is_missing(self) -> bool:
         """Some servers deny writing to a bucket that is not there; asking for a list tells."""
         try:
-            next(iter(self._records.list("tmp", chunk_size=1)), None)
+            self._records.holds_any("tmp")
         except Failed as error:
             return s3_errors.code_of(error) == "NoSuchBucket"
         return False

@@ -12,7 +12,8 @@ import pytest
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.lab import environment
-from marin_pipeline.lab.environment import choose, differences, find_python
+from marin_pipeline.lab.environment import Environment, PackageChange, choose, differences, find_python
+from marin_pipeline.lab.verdict import machine_changes
 from marin_pipeline.run.installed import packages
 from marin_pipeline.store.origins import Origin, Package
 
@@ -53,6 +54,31 @@ def test_the_present_environment_can_be_asked_for_and_what_differs_is_noted(told
     found = choose(origin({"iniconfig": Package("0.1", None)}), "present", (), told.append)
     assert not found.built
     assert "iniconfig 0.1 → " in " ".join(found.notes)
+
+
+def test_other_versions_are_noted_before_other_files_and_wheels_of_another_python_are_counted() -> None:
+    changes = (*(PackageChange(f"a{each}", "1", "1") for each in range(20)), PackageChange("numpy", "1", "2"))
+    versions, files = Environment("python", False, changes).notes
+    assert versions == "packages of other versions than the record: numpy 1 → 2"
+    assert files.startswith("20 packages of the recorded version with other files (a0, a1, ")
+    versions, files = Environment("python", False, changes, is_other_python=True).notes
+    assert files == "20 packages of the recorded version with other files, as this is another Python"
+    found = choose(origin(packages(), "2.7.1"), "present", (), lambda text: None)
+    assert found.is_other_python
+
+
+def test_what_pip_is_at_is_told(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "EVERY", 0.0)
+    script = "print('Collecting a==1'); print('Installing collected packages: a')"
+    assert environment._output_of([sys.executable, "-c", script], told.append) is None
+    assert told == ["pip      Collecting a==1", "pip      all are here, and are being installed"]
+    assert environment._output_of([sys.executable, "-c", "print('no'); raise SystemExit(1)"]) == "no\n"
+
+
+def test_the_version_of_the_engine_is_no_difference_of_machines() -> None:
+    old = {"versions": {"marin_pipeline": "0.1.0", "numpy": "1"}, "processor": "a"}
+    new = {"versions": {"numpy": "2"}, "processor": "a"}
+    assert [each.path for each in machine_changes([(old, new)])] == ["versions.numpy"]
 
 
 def test_code_that_the_snapshot_has_is_not_looked_for(told: list[str]) -> None:

@@ -395,7 +395,7 @@ def test_people_are_told_in_lines_and_the_verdict_is_the_last(noisy: Project) ->
 def test_a_bundle_needs_to_be_told_where_its_store_is(project: Project) -> None:
     done = project.tool("reproduce", str(project.bundle("longest")))
     assert done.code == 2
-    assert str(project.prefix) in done.err
+    assert "--from PREFIX: say where the store of" in done.err
 
 
 def test_a_record_that_does_not_say_with_which_code_it_was_made_is_said(project: Project) -> None:
@@ -447,6 +447,20 @@ def test_interrupted_it_stops_the_steps_and_leaves_nothing(
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert event == "note" or json.loads(out.splitlines()[-1])["verdict"] is None
+    assert project.left_over == []
+
+
+def test_interrupted_before_the_steps_begin_it_ends_with_130_and_says_no_more(project: Project) -> None:
+    """What is imported to declare the steps again interrupts who has started it."""
+    early = (
+        'if os.environ.get("END_NOW"):\n    import signal\n    import time\n\n'
+        "    os.kill(os.getppid(), signal.SIGINT)\n    time.sleep(20)\n"
+    )
+    (project.folder / "program.py").write_text(PROGRAM.replace("import os\n", f"import os\n{early}"))
+    project.run("--force", "longest")
+    done = project.tool("reproduce", "longest", "--from", project.store, END_NOW="1")
+    assert (done.code, done.err) == (130, "")
+    assert "error" not in done.out
     assert project.left_over == []
 
 

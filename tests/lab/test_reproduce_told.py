@@ -5,8 +5,10 @@ looked at.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +20,8 @@ from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.comparison import _differences
 from marin_pipeline.lab.reproduce import Reporter
 from marin_pipeline.store.manifest import Entry
-from tests.lab.projects import Project
+from tests.conftest import environment
+from tests.lab.projects import PROGRAM, TOOL, Project
 
 pytestmark = pytest.mark.slow
 
@@ -188,12 +191,28 @@ def test_an_output_that_has_ended_is_not_reproduced_by_an_old_bundle(project: Pr
 
 
 def test_a_record_that_was_edited_and_sealed_anew_is_refused_as_pull_does(project: Project) -> None:
-    path = edited(project.bundle("last"), seconds=12345.0)
+    path = edited(project.bundle("last"), bytes=12345)
     done, last = project.reproduce(str(path), "--deep")
     assert (done.code, last["verdict"], last["steps"]) == (4, None, 0)
-    assert "the record of its output is another one there" in last["unverified"]["what"]
+    assert "the record of its output says something else there" in last["unverified"]["what"]
     done = project.tool("pull", str(path), "--from", project.store, "--prefix", str(path.parent / "mine"))
-    assert (done.code, "another one there" in done.err) == (4, True)
+    assert (done.code, "something else there" in done.err) == (4, True)
+
+
+def test_a_bundle_is_reproduced_from_a_store_that_has_the_same_outputs(tmp_path: Path) -> None:
+    project = Project.at(tmp_path)
+    project.run()
+    bundle, text = project.bundle("longest"), project.bundle("longest").read_text()
+    public, again = str(tmp_path / "public"), str(tmp_path / "again")
+    done = project.tool("pull", str(bundle), "--from", project.store, "--prefix", public, "--deep")
+    assert done.code == 0, done.err
+    project.run("--prefix", again)
+    shutil.rmtree(project.store)
+    for project.store in (public, again):
+        for options in ([], ["--deep"]):
+            done, last = project.reproduce(str(bundle), *options)
+            assert (done.code, last["verdict"]) == (0, "reproduced bit-identical"), done.out + done.err
+    assert str(tmp_path) not in text
 
 
 def test_nothing_has_diverged_where_nothing_was_compared(project: Project) -> None:
@@ -206,7 +225,7 @@ def test_nothing_has_diverged_where_nothing_was_compared(project: Project) -> No
     assert done.code == 4
     assert "diverged at" not in done.out
     assert "could not be verified: " in done.out
-    assert f"it was shared from {project.store}, which --from can name" in done.out
+    assert project.store not in done.out
     for snapshot in (project.prefix / "code").iterdir():
         snapshot.chmod(0o644)
         snapshot.unlink()
@@ -220,8 +239,35 @@ def test_nothing_has_diverged_where_nothing_was_compared(project: Project) -> No
 def test_a_failure_is_told_once(project: Project) -> None:
     done = project.tool("reproduce", "last", "--from", project.store, "--deep", FAIL_NOW="1")
     assert done.code == 1
-    assert (done.out + done.err).count("ValueError: it was told to fail") == 1
-    assert done.out.splitlines()[-1] == "failed: 2 steps not done"
+    *above, end = done.out.splitlines()
+    assert "\n".join([*above, done.err]).count("ValueError: it was told to fail") == 1
+    assert re.fullmatch(r"failed: both \(\w{8}\): ValueError: it was told to fail .*; 2 steps not done; log: .+", end)
+    assert Path(end.rpartition("log: ")[2]).is_file()
+
+
+LOST = """
+from pathlib import Path
+from marin_pipeline import Context, main, step
+
+@step
+def read(ctx: Context, below: bool) -> str:
+    return (Path(__file__).parent / "data.txt" if below else Path("data.txt")).read_text()
+
+if __name__ == "__main__":
+    main([read(True).named("below"), read(False).named("relative")])
+"""
+
+
+def test_a_file_that_lay_beside_the_code_is_said_to_be_missing_with_how_to_give_it(tmp_path: Path) -> None:
+    project = Project.at(tmp_path, {"program.py": LOST, "data.txt": "text"})
+    project.run()
+    for name in ("below", "relative"):
+        done = project.tool("reproduce", name, "--from", project.store)
+        assert done.code == 1
+        end = done.out.splitlines()[-1]
+        assert f"failed: {name} (" in end
+        assert "the snapshot of a run has only code" in end
+        assert 'LocalFile("data.txt")' in end
 
 
 def test_what_was_pulled_with_all_its_ancestors_has_their_names_and_says_where_their_logs_are(project: Project) -> None:
@@ -266,3 +312,39 @@ def test_code_that_git_does_not_track_is_named_by_show_and_share(project: Projec
     assert "program.py" in shared.err
     # What ran is in the snapshot all the same.
     assert project.reproduce("last")[1]["verdict"] == "reproduced bit-identical"
+
+
+@pytest.mark.parametrize("deep", [(), ("--deep",)])
+def test_what_another_reproduce_made_meanwhile_is_intact_and_not_reproduced(
+    tmp_path: Path, deep: tuple[str, ...]
+) -> None:
+    """Two into one store: the second waits for the first one's step."""
+    gate = tmp_path / "gate"
+    waiting = (
+        'while os.environ.get("WAIT_FOR") and not os.path.exists(os.environ["WAIT_FOR"]):\n        time.sleep(0.05)\n'
+        '    if os.environ.get("FAIL_NOW"):'
+    )
+    project = Project.at(tmp_path)
+    text = PROGRAM.replace('if os.environ.get("FAIL_NOW"):', waiting).replace("import os\n", "import os\nimport time\n")
+    (project.folder / "program.py").write_text(text)
+    project.run()
+    command = [sys.executable, *TOOL, "reproduce", "longest", "--from", project.store, "--json", *deep]
+    command += ["--to", str(tmp_path / "mine")]
+    variables = {**environment(project.prefix), "WAIT_FOR": str(gate)}
+
+    def started(event: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+        assert process.stdout is not None
+        for line in process.stdout:
+            tree = json.loads(line)
+            if tree["event"] == event and tree.get("name") == "longest":
+                break
+        return process
+
+    both = [started("run"), started("wait")]
+    gate.touch()
+    last = [json.loads(process.communicate(timeout=60)[0].splitlines()[-1]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert [each["verdict"] for each in last] == ["reproduced bit-identical", "intact"]
+    assert last[1]["steps"] == 0
+    assert any(note.startswith("longest: made by another run in") for note in last[1]["notes"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.lab.projects import PYPROJECT, Project
@@ -45,6 +47,8 @@ def test_figures_within_their_bounds_are_within_tolerance_and_it_is_told_what_di
     done, last = exact.reproduce("measured", APART="1e-7")
     assert (done.code, last["verdict"]) == (0, "reproduced within tolerance")
     assert [each["path"] for each in last["verdicts"][0]["differences"]] == ["state.bin", "value.json"]
+    # What differs is kept, to be looked at.
+    assert list(Path(last["prefix"]).rglob("state.bin"))
     assert "1 of them not to the bit" in " ".join(last["verdicts"][0]["notes"])
 
 

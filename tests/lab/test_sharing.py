@@ -8,20 +8,25 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from marin_pipeline import LocalFile, load, run, tool
+from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.lab.bundle import Bundle
 from marin_pipeline.lab.share import bundle_of
 from marin_pipeline.run import housekeeping
 from marin_pipeline.store.commit import Commit, look
+from marin_pipeline.store.copying import copy_output
 from marin_pipeline.store.gc import collect
 from marin_pipeline.store.objects import open_objects
+from marin_pipeline.store.sealed import seal, unseal
 from tests.conftest import ROOT, Program, Ran
 from tests.run.conftest import inline
 from tests.run.sample_steps import add, echo, random_bytes, sizes, squares, times, words
 from tests.run.sessions import Bench, step_folder
+from tests.store.test_copying import large
 
 __all__ = ["inline"]
 
@@ -70,7 +75,8 @@ def test_share_prints_the_bundle_and_nothing_else_on_stdout(inline: Bench, comma
     assert (line["event"], line["key"], line["steps"], line["bytes"]) == ("shared", TARGET.key, 2, len(ran.out))
     found = Bundle.loads(bundle.read_bytes(), "b")
     assert (found.key, found.name, [step.id for step in found.steps]) == (TARGET.key, "times", [words.id, times.id])
-    assert found.source == str(inline.prefix)
+    assert found.source == "a local store"
+    assert str(inline.prefix) not in ran.out
     assert found.target.exact == "bitwise"
 
 
@@ -159,6 +165,53 @@ def test_share_refuses_what_was_made_from_what_is_damaged_or_missing(
     assert {lose_code: "code/", lose_origin: "origins/"}.get(damage, words(text="a b").key[:8]) in ran.err
 
 
+FORGED: list[tuple[str, Any]] = [
+    ("number", 7),
+    ("arguments", []),
+    ("arguments", {}),
+    ("arguments", {"text": {"~file": "0" * 64, "local": "/a/\ud800"}}),
+    ("arguments", {"text": {"~file": "0" * 64, "local": "x" * 256}}),
+    ("arguments", {"text": {"~file": "x"}}),
+    ("arguments", {"text": {"~secret": "PATH\ud800"}}),
+    ("arguments", {"text": {"~secret": 5}}),
+    ("arguments", {"text": {"~artifact": "0" * 64}}),
+    ("pieces", {}),
+    ("pieces", []),
+    ("fingerprint", None),
+    ("seconds", "1"),
+    ("bytes", -5),
+    ("target", {"module": "", "file": "a.py", "qualname": "words", "main": False}),
+    ("target", {"module": "a", "file": "a.py", "qualname": "\ud800", "main": False}),
+    ("target", {"module": "a", "file": "../a.py", "qualname": "words", "main": False}),
+    ("target", {"module": "a"}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FORGED, ids=ascii)
+def test_a_commit_that_was_edited_and_sealed_anew_is_neither_shared_nor_copied_nor_breaks_what_reads_it(
+    inline: Bench, command: Command, name: str, value: Any, tmp_path: Path
+) -> None:
+    inline.run(TARGET)
+    target = words(text="a b")
+    file = step_folder(inline, target) / "commits" / "1.json"
+    tree = unseal(file.read_bytes())
+    file.chmod(0o644)
+    file.write_bytes(seal({**tree, name: value}))
+    ran = command("share", "times")
+    assert (ran.code, ran.out) == (4, "")
+    assert "cannot be shared" in ran.err
+    found = look(inline.objects, words.id, target.key)
+    elsewhere = open_objects(str(tmp_path / "other"))
+    if found.commit is None:
+        assert found.damage
+    else:
+        with pytest.raises(CorruptOutput, match="it cannot be taken"):
+            copy_output(inline.objects, elsewhere, words.id, target.key, found.commit)
+    assert look(elsewhere, words.id, target.key).commit is None
+    for each in (["show", "words"], ["ls", "--table"], ["diff", "words", "times"]):
+        assert command(*each).code in (0, 1, 2, 4)
+
+
 def test_share_refuses_what_is_stale_and_says_by_which_input(inline: Bench, command: Command) -> None:
     text = random_bytes(seed=1)
     target = echo(text=text)
@@ -168,6 +221,27 @@ def test_share_refuses_what_is_stale_and_says_by_which_input(inline: Bench, comm
     ran = command("share", "echo")
     assert ran.code == 4
     assert f"{echo.id} {target.key[:8]}: is stale, since its input text was made again" in ran.err
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_rests_on_what_stayed_in_a_substitute_is_shared_once_that_is_taken(
+    inline: Bench, command: Command, tmp_path: Path, known: bool
+) -> None:
+    lab = replace(inline, prefix=tmp_path / "lab")
+    lab.run(TARGET)
+    target = add(numbers=[TARGET])
+    inline.run(target, substitutes=[str(lab.prefix)])
+    if known:  # it was begun here once
+        (step_folder(inline, words(text="a b"))).mkdir(parents=True)
+        shutil.copy(step_folder(lab, words(text="a b")) / "spec.json", step_folder(inline, words(text="a b")))
+    for name in ("share", "reproduce"):
+        ran = command(name, "add")
+        assert ran.code == 4
+        assert f"{words(text='a b').key[:8]}: has no current output in {inline.prefix}" in ran.err
+    remedy = ran.err.partition("`marin-pipeline ")[2].partition("`")[0]
+    assert remedy == f"pull {TARGET.key[:8]} --from {lab.prefix} --deep --prefix {inline.prefix}"
+    assert command(*remedy.split()).code == 0
+    assert command("share", "add").code == 0
 
 
 def test_share_warns_of_what_is_of_an_earlier_version(inline: Bench, command: Command, tmp_path: Path) -> None:
@@ -230,6 +304,44 @@ def test_pull_deep_takes_all_and_an_experiment_goes_on_from_it(
     assert command("verify", "--level", "full", "--prefix", str(to)).code == 0
 
 
+def test_pull_says_how_much_comes_before_it_begins_and_refuses_more(
+    inline: Bench, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text").write_text("x" * 1000)
+    target = sizes(files={"a": LocalFile(tmp_path / "text")})
+    inline.run(target)
+    size = look(inline.objects, sizes.id, target.key).commit.bytes + 1000  # pyright: ignore
+    to = tmp_path / "to"
+    refused = pull(command, inline, "sizes", to, "--max-transfer", "1kB")
+    assert refused.code == 2
+    assert f"would be transferred, and 1 kB is the most: fetches 1.0 kB from {inline.prefix}: {sizes.id}" in refused.err
+    monkeypatch.setenv("MARIN_MAX_TRANSFER", "999")
+    assert pull(command, inline, "sizes", to).code == 2
+    assert command("reproduce", "sizes").code == 2
+    assert pull(command, inline, "sizes", to, "--max-transfer", "1GX").code == 2
+    dry = pull(command, inline, "sizes", to, "--dry-run", "--json", "--max-transfer", "1MB")
+    assert dry.code == 0
+    assert [(each["event"], each.get("status"), each["bytes"]) for each in dry.events] == [
+        ("checked", None, size),
+        ("pull", "missing", size - 1000),
+    ]
+    assert not to.exists()
+    ran = pull(command, inline, "sizes", to, "--max-transfer", "1MB")
+    assert ran.code == 0
+    assert "1 step checked" in ran.out
+    assert "; 1.0 kB to fetch" in ran.out
+    assert pull(command, inline, "sizes", to).code == 0  # nothing is fetched
+
+
+def test_a_large_file_is_told_of_while_it_comes(
+    inline: Bench, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marin_pipeline.lab.pull.EVERY", 0.0)
+    inline.run(large(size=8 * 2**20))
+    ran = pull(command, inline, "large", tmp_path / "to")
+    assert len([line for line in ran.err.splitlines() if line.startswith("pull ") and " of 16.8 MB" in line]) > 8
+
+
 def test_shards_and_local_files_and_code_come_along(inline: Bench, command: Command, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one line")
     mapped = squares(numbers=[1, 2])
@@ -265,6 +377,21 @@ def test_wrong_use_of_pull_is_2_and_takes_nothing(
     assert command("pull", str(bundle), "--from", str(tmp_path / "nowhere"), "--prefix", str(to)).code == 2
     assert command("pull", str(bundle), "--prefix", str(to)).code == 2
     assert not list(to.glob("steps/**/*"))
+
+
+def test_an_error_names_the_option_that_the_store_was_given_by(
+    inline: Bench, command: Command, bundle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for option, given in (
+        ("--from", ("pull", str(bundle))),
+        ("--from", ("reproduce", str(bundle))),
+        ("--to", ("reproduce", "times")),
+    ):
+        ran = command(*given, option, "gs:/lab/a")
+        assert (ran.code, f"{option} gs:/lab/a: is written gs://lab/a" in ran.err) == (2, True)
+    ran = command("reproduce", "times", "--to", str(tmp_path / "file"))
+    assert (ran.code != 0, "choose another prefix with --to" in ran.err) == (True, True)
 
 
 def test_a_bundle_edited_by_hand_is_4(inline: Bench, command: Command, bundle: Path, tmp_path: Path) -> None:
@@ -312,8 +439,37 @@ def test_a_store_that_has_moved_on_is_told_and_nothing_is_taken(
     inline.run(text, force="random_bytes")
     ran = pull(command, inline, tmp_path / "b.json", tmp_path / "to")
     assert ran.code == 4
-    assert "the record of its output is another one there; ask for a new bundle" in ran.err
+    assert "there, and the bundle says" in ran.err
     assert not (tmp_path / "to").exists()
+
+
+def test_a_store_that_a_pull_has_filled_stands_for_the_one_that_was_shared_from(
+    inline: Bench, command: Command, bundle: Path, tmp_path: Path
+) -> None:
+    """How one publishes: computed in one store, pulled into another, and the bundle sent."""
+    public, mine = tmp_path / "public", tmp_path / "mine"
+    assert pull(command, inline, bundle, public, "--deep").code == 0
+    assert command("share", "pulled/times", "--prefix", str(public), "--out", str(tmp_path / "second.json")).code == 0
+    shutil.rmtree(inline.prefix)
+    for number, given in enumerate((bundle, tmp_path / "second.json")):
+        to = f"{mine}{number}"
+        ran = command("pull", str(given), "--from", str(public), "--prefix", to, "--deep", "--json")
+        assert (ran.code, ran.events[-1]["name"]) == (0, "ada/pulled/times@1"), ran.err
+        assert command("verify", "--level", "full", "--prefix", to).code == 0
+        assert str(tmp_path) not in given.read_text()
+
+
+def test_a_store_in_which_the_same_was_made_again_stands_for_the_one_that_was_shared_from(
+    inline: Bench, command: Command, bundle: Path, tmp_path: Path
+) -> None:
+    there = replace(inline, prefix=tmp_path / "there")
+    there.run(TARGET)
+    assert pull(command, there, bundle, tmp_path / "mine", "--deep").code == 0
+    assert command("verify", "--level", "full", "--prefix", str(tmp_path / "mine")).code == 0
+    taken, made = (look(open_objects(str(at)), times.id, TARGET.key).commit for at in (tmp_path / "mine", there.prefix))
+    assert taken is not None
+    assert made is not None
+    assert (taken.attempt, taken.started) == (made.attempt, made.started)  # it says who made these bytes
 
 
 @pytest.mark.parametrize(
@@ -332,6 +488,8 @@ def test_what_is_damaged_in_the_store_is_named_and_not_committed(
     assert ran.code == 4
     assert words(text="a b").key[:8] in ran.err or file.name in ran.err
     assert not list((tmp_path / "to").glob(f"steps/{words.id}/*/commits/*"))
+    if how == "flipped" and pattern.endswith("words.txt"):
+        assert "take it from another store, or have it made anew there with --force" in ran.err
     file.write_bytes(data)
     assert pull(command, inline, bundle, tmp_path / "to", "--deep").code == 0
     assert command("verify", "--level", "full", "--prefix", str(tmp_path / "to")).code == 0

@@ -12,7 +12,8 @@ from marin_pipeline import LocalFile, load, run, tool
 from marin_pipeline.run.driver import Options, Session
 from tests.conftest import Ran
 from tests.run.sample_steps import fails, sizes, squares, times, words
-from tests.stores import gs_server, new_prefix, s3_server, shared_prefix
+from tests.servers import Server
+from tests.stores import environment_of, gs_server, new_prefix, s3_server, set_environment, shared_prefix
 
 pytestmark = pytest.mark.slow
 
@@ -116,3 +117,17 @@ def test_an_output_goes_from_one_cloud_to_the_other(
     key = made(theirs, tmp_path)
     assert command("pull", key, "--from", theirs, "--prefix", mine, "--deep").code == 0
     assert command("verify", "--level", "full", "--prefix", mine).code == 0
+
+
+def test_a_bucket_that_is_not_there_is_told_of_by_the_option_that_names_it(
+    s3_server: Server, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, environment_of("s3", s3_server.url))
+    monkeypatch.setenv("MARIN_PREFIX", str(tmp_path / "store"))
+    for given in (("pull", "times"), ("reproduce", "times")):
+        ran = command(*given, "--from", "s3://nosuchbucket/a")
+        assert "there is no such bucket" in ran.err
+        assert "choose another --from" in ran.err
+    run(words(text="a b"), prefix=str(tmp_path / "store"), backend="inline", quiet=True)
+    ran = command("reproduce", "words", "--to", "s3://nosuchbucket/a")
+    assert "choose another --to" in ran.err

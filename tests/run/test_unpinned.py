@@ -76,6 +76,12 @@ def test_plan_run_show_ls_and_the_picture_say_so(inline: Bench) -> None:
     assert "  unpinned: a, b" in list(inspection.list_steps(result.objects, as_json=False))
 
 
+def test_a_step_that_failed_does_not_say_how_to_pin_what_it_read(inline: Bench) -> None:
+    result = inline.run(telling(address="fails"))
+    assert not result.ok
+    assert not [line for line in output_lines(result) if line.startswith("unpinned")]
+
+
 def test_the_commit_keeps_it_and_what_is_made_from_a_loaded_output_inherits_it(inline: Bench) -> None:
     result = inline.run(ALL)
     commit = result.settled[ALL.key].commit

@@ -22,6 +22,8 @@ def fetch(ctx: Context, address: str, sha256: str | None = None, size: int = 0) 
 
 @step(unpinned=not_fixed, pinning="see its log")
 def telling(ctx: Context, address: str, sha256: str | None = None) -> int:
+    if address == "fails":
+        raise InputError("fails: is not there")
     return len(address)
 
 

@@ -168,6 +168,17 @@ def test_a_cached_file_that_was_damaged_is_found_at_the_first_use_and_fetched_an
     assert [file.read_bytes() for file in kept(tmp_path / "cache")] == [b"data"]
 
 
+def test_a_folder_in_the_place_of_a_file_gives_way(objects: FarObjects, tmp_path: Path) -> None:
+    wanted = put(objects, "a/x", b"data")
+    objects.fetch([wanted])
+    (file,) = kept(tmp_path / "cache")
+    file.unlink()
+    file.mkdir()
+    (place,) = another(objects).fetched(objects, [wanted])
+    assert place.read_bytes() == b"data"
+    assert file.read_bytes() == b"data"
+
+
 def test_a_file_that_a_step_wrote_into_is_not_handed_out_again(objects: FarObjects) -> None:
     wanted = put(objects, "a/x", b"data")
     (path,) = objects.fetch([wanted])

@@ -348,7 +348,9 @@ def test_scratch_goes_when_it_is_older_than_its_days_since_it_was_first_seen(inl
     ran(inline, "a", number(value=1))
     for path in ("tmp/1d/file", "tmp/30d/folder/inner", "tmp/2d/20200101T000000-aa"):
         inline.objects.create(path, b"scratch")
-    assert [item.path for item in collected(inline, 0).items] == ["tmp/2d/20200101T000000-aa"]
+    report = collected(inline, 0)
+    assert [item.path for item in report.items] == ["tmp/2d/20200101T000000-aa"]
+    assert [each.partition(",")[0] for each in report.kept] == ["tmp/: 14 bytes of scratch"]
     assert [item.path for item in collected(inline, 2).items] == ["tmp/1d/file"]
     assert not collected(inline, 29).items
     assert [item.path for item in collected(inline, 31).items] == ["tmp/30d/folder"]

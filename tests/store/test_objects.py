@@ -60,7 +60,7 @@ def test_a_killed_writer_leaves_no_half_object(tmp_path: Path) -> None:
 
 def test_a_url_with_one_slash_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"s3:/bucket: a URL is written s3://…"):
+    with pytest.raises(UsageError, match=r"s3:/bucket: is written s3://bucket"):
         open_objects("s3:/bucket")
     assert open_objects("./s3:/bucket").url == str(tmp_path / "s3:" / "bucket")
 
@@ -134,6 +134,19 @@ def test_a_prefix_with_credentials_is_refused_and_not_shown(prefix: str) -> None
     with pytest.raises(UsageError, match="leave credentials out of it") as caught:
         open_objects(prefix)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("prefix", "meant"), [("gs:/lab/a", "gs://lab/a"), ("s3:lab", "s3://lab")])
+def test_a_prefix_with_one_slash_is_no_folder(prefix: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"--prefix {prefix}: is written {meant}"):
+        open_objects(prefix)
+
+
+def test_half_of_a_key_of_s3_names_both_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-that-is-alone")
+    with pytest.raises(UsageError, match="Missing AccessKeyId; set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+        open_objects("s3://bucket/a")
 
 
 def test_a_prefix_that_is_a_file_is_an_error_with_a_remedy(tmp_path: Path) -> None:

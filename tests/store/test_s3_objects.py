@@ -10,11 +10,12 @@ import pytest
 
 from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import StoreError, UsageError
-from marin_pipeline.store import s3_objects, s3_uploads
+from marin_pipeline.store import bucket_client, s3_objects, s3_uploads
 from marin_pipeline.store.manifest import files_below
-from marin_pipeline.store.objects import FileToPublish, ObjectStore, Wanted, open_objects
+from marin_pipeline.store.objects import FileToPublish, NoAnswer, ObjectStore, Wanted, open_objects
 from marin_pipeline.store.s3_objects import S3Objects, part_size
 from tests import servers
+from tests.faults.proxy import line_to
 from tests.servers import Server
 from tests.store.conformance import Conformance
 from tests.stores import BUCKET
@@ -143,6 +144,26 @@ def test_many_objects_are_listed_and_deleted(objects: S3Objects) -> None:
     assert len(objects.list("a")) == len(objects.names("a/many")) == 1050
     objects.delete("a")
     assert objects.list("a") == []
+
+
+BROKEN = b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: 5000\r\n\r\n<?xml"
+
+
+def test_a_listing_that_breaks_off_is_asked_for_again(
+    s3_server: Server, s3_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with line_to(s3_server.url) as line:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", line.url)
+        objects = open_objects(s3_prefix)
+        objects.create("a/x", b"1")
+        for asked in (lambda: [info.path for info in objects.list("a")], lambda: objects.names("a"), objects.is_there):
+            whole = asked()
+            line.canned.append(BROKEN)
+            assert (asked(), line.canned) == (whole, [])
+        monkeypatch.setattr(bucket_client, "BROKEN_WAITS", (0.0, 0.0, 0.0))
+        line.canned.extend([BROKEN] * 4)
+        with pytest.raises(NoAnswer, match=r"cannot list: the answer of .* breaks off"):
+            objects.list("a")
 
 
 @pytest.mark.parametrize("path", ["../a", "a/../../b", "..", "/etc/hostname", "a/..", "a\0b", "\ud800", "a//b"])

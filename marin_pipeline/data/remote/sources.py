@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from marin_pipeline.core.artifact import relative_path
 from marin_pipeline.core.errors import DeclarationError, InputError
 from marin_pipeline.data.remote.address import Address, without_query
-from marin_pipeline.data.remote.place import LEAST, Place, State
+from marin_pipeline.data.remote.pins import Pin, at_address, at_object, by_digest, no_pin, options_of
+from marin_pipeline.data.remote.place import LEAST, Place
 
 if TYPE_CHECKING:
     from marin_pipeline.data.remote.amazon import AmazonStorage
@@ -31,8 +32,8 @@ class Wanted:
     """Bytes that a file of it may have."""
     token: str | None = None
     """The value that authorizes; it is used, and written nowhere."""
-    account: str = ""
-    """The name of the token."""
+    secret: str = ""
+    """Name of the variable that has it."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Found:
     place: Place
     expected: Mapping[str, str]
     """Digests that its bytes must have."""
-    pin: Callable[[State, str], str] = field(repr=False, default=lambda state, sha256: "")
-    """How to write the source so that it is pinned, given what was read and its sha256; empty for one that is."""
+    pin: Pin = field(repr=False, default=no_pin)
+    """How to write the source so that it is pinned."""
     most: int | None = None
     """Bytes that it may have."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -103,7 +104,7 @@ class Clients:
         if address.scheme in ("http", "https"):
             return [_one(wanted, address, self._web(wanted, address), sha256)]
         found = [
-            Found(path, address.url, place, {**place.digests, **sha256}, pin if not sha256 else _no_pin, facts=facts)
+            Found(path, address.url, place, {**place.digests, **sha256}, pin if not sha256 else no_pin, facts=facts)
             for path, place, pin, facts in self._many(wanted, address)
         ]
         if not found:
@@ -117,7 +118,7 @@ class Clients:
         return HttpFile(
             address.url,
             shown=f"{shown} ({output_path(address, wanted.name)})" if "?" in address.url else shown,
-            account=wanted.account,
+            account=wanted.secret,
             stall=self._stall,
             least=self._least,
             headers=bearer(wanted.token) if wanted.token else no_headers,
@@ -126,39 +127,30 @@ class Clients:
             may_leave_tls=bool(wanted.sha256) and not wanted.token,
         )
 
-    def _many(
-        self, wanted: Wanted, address: Address
-    ) -> list[tuple[str, Place, Callable[[State, str], str], dict[str, str]]]:
+    def _many(self, wanted: Wanted, address: Address) -> list[tuple[str, Place, Pin, dict[str, str]]]:
         """Path, place, how to pin it, and what it was resolved to."""
+        options = options_of(wanted.most, wanted.secret)
         if address.scheme == "hf":
             hub = self._hub(wanted.token)
             key = (address.kind, address.root, address.version)
             if key not in self._commits:
                 self._commits[key] = hub.commit(address)
             commit = self._commits[key]
-            pin = _no_pin if address.is_fixed else _pinned_at(f'"{_with_revision(address, commit)}"')
+            name = wanted.name if address.is_many else _output(wanted, address, "")
+            pin = no_pin if address.is_fixed else at_address(_with_revision(address, commit), name, options)
             files = hub.files(address, commit)
             return [(_output(wanted, address, name), place, pin, {"revision": commit}) for name, place in files]
+
+        def pin_of(place: Place, path: str, generation: str = "") -> Pin:
+            if address.is_fixed:
+                return no_pin
+            return at_object(place.shown, path, options, address.is_many, generation)
+
         if address.scheme == "gs":
-            objects = self._google_storage().objects(address)
-            return [
-                (
-                    _output(wanted, address, name),
-                    place,
-                    _no_pin if address.is_fixed else _pinned_at(f'"{place.shown}#{place.fixed}"'),
-                    {"generation": place.fixed},
-                )
-                for name, place in objects
-            ]
-        return [
-            (
-                _output(wanted, address, name),
-                place,
-                _no_pin if address.is_fixed else _by_version_or_digest(place.shown),
-                {},
-            )
-            for name, place in self._bucket(address.root).objects(address)
-        ]
+            gs = [(_output(wanted, address, name), place) for name, place in self._google_storage().objects(address)]
+            return [(path, place, pin_of(place, path, place.fixed), {"generation": place.fixed}) for path, place in gs]
+        s3 = [(_output(wanted, address, name), place) for name, place in self._bucket(address.root).objects(address)]
+        return [(path, place, pin_of(place, path), {}) for path, place in s3]
 
     def _hub(self, token: str | None) -> Hub:
         from marin_pipeline.data.remote.hub import Hub
@@ -223,8 +215,9 @@ def refuse_clashes(paths: Sequence[tuple[str, str]]) -> None:
 
 
 def _one(wanted: Wanted, address: Address, place: Place, expected: Mapping[str, str]) -> Found:
-    pin = _no_pin if expected else _by_digest(address.url)
-    return Found(output_path(address, wanted.name), address.url, place, expected, pin)
+    path = output_path(address, wanted.name)
+    pin = no_pin if expected else by_digest(address, path, options_of(wanted.most, wanted.secret))
+    return Found(path, address.url, place, expected, pin)
 
 
 def _output(wanted: Wanted, address: Address, name: str) -> str:
@@ -237,25 +230,3 @@ def _output(wanted: Wanted, address: Address, name: str) -> str:
 def _with_revision(address: Address, commit: str) -> str:
     kind = {"dataset": "datasets/", "model": ""}[address.kind]
     return f"hf://{kind}{address.root}@{commit}" + (f"/{address.path}" if address.path else "")
-
-
-def _no_pin(state: State, sha256: str) -> str:
-    return ""
-
-
-def _pinned_at(text: str) -> Callable[[State, str], str]:
-    return lambda state, sha256: text
-
-
-def _by_digest(url: str) -> Callable[[State, str], str]:
-    return lambda state, sha256: f'Source("{url}", sha256="{sha256}")'
-
-
-def _by_version_or_digest(place_shown: str) -> Callable[[State, str], str]:
-    def pin(state: State, sha256: str) -> str:
-        version = state.facts.get("version", "")
-        if version and version != "null":
-            return f'"{place_shown}?versionId={version}"'
-        return f'Source("{place_shown}", sha256="{sha256}")'
-
-    return pin
