@@ -27,7 +27,7 @@ from marin_pipeline.store.soundness import CHAIN, is_digest, is_id, problem_with
 
 FORMAT = 1
 
-LARGEST = 256 * 2**20
+LARGEST = 64 * 2**20
 """Bytes; a step takes some 10 KB."""
 
 _SPEC = {"schema", "step", "code", "arguments"}

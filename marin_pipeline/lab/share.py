@@ -15,7 +15,7 @@ from marin_pipeline.core.errors import CorruptOutput, MarinError, UsageError
 from marin_pipeline.core.key import key_of
 from marin_pipeline.core.visible import say, say_plainly
 from marin_pipeline.core.whole_file import write_whole
-from marin_pipeline.lab.bundle import Bundle, BundledStep, is_name
+from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
 from marin_pipeline.lab.unpinned import unpinned_sources
 from marin_pipeline.run.options import given_substitutes
 from marin_pipeline.run.selection import find_step
@@ -50,6 +50,11 @@ def share(objects: ObjectStore, selector: str, out: str | None, as_json: bool) -
     bundle = bundle_of(objects, id, key)
     told = list(warnings(bundle))
     data = bundle.dumps()
+    if len(data) > LARGEST:
+        raise NotShared(
+            f"{bundle.target.label}: the bundle has {counted(len(bundle.steps), 'step')} and {len(data):,} bytes, and "
+            f"`pull` reads {LARGEST:,} at most; share the steps that it was made from in parts"
+        )
     for warning in told if out is None or not as_json else ():
         say(f"warning: {warning}", sys.stderr)
     if out is None:

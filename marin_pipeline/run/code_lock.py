@@ -11,20 +11,22 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from marin_pipeline.core.canonical import Tree, is_mapping, is_sequence
-from marin_pipeline.core.errors import InputError
+from marin_pipeline.core.errors import CorruptOutput, InputError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.core.source import digest_of
 from marin_pipeline.core.step import Step
 from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.run.plan import is_drifted, pieces_of
 from marin_pipeline.store.commit import Look, is_accepted
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.local_objects import file_bytes
+from marin_pipeline.store.objects import RECORD, ObjectStore
 from marin_pipeline.store.records import parsed, typed
 
 LOCK = "code.lock"
@@ -214,7 +216,7 @@ def read_lock(folder: Path) -> CodeLock:
         return _read(path, status.st_mtime_ns, status.st_size)
     except FileNotFoundError:
         return CodeLock()
-    except (OSError, ValueError) as error:
+    except (OSError, CorruptOutput, ValueError) as error:
         raise InputError(
             f"{path}: not a lock of code ({error}); take it from version control again, or delete it and run "
             "`marin-pipeline code accept --all`"
@@ -223,7 +225,7 @@ def read_lock(folder: Path) -> CodeLock:
 
 @functools.lru_cache(maxsize=16)
 def _read(path: Path, modified: int, size: int) -> CodeLock:
-    return CodeLock.loads(path.read_text(encoding="utf-8"))
+    return CodeLock.loads(file_bytes(os.fspath(path), RECORD).decode("utf-8"))
 
 
 def write_lock(folder: Path, lock: CodeLock) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, TypeVar, overload
@@ -151,10 +151,16 @@ class RunContext:
         for begin in range(0, len(tasks), self._objects.parallel):
             some = tasks[begin : begin + self._objects.parallel]
             paths = [layout.shard_log(task.key, task.attempt) for task in some]
-            logs = together(self._objects, *(partial(self._objects.read, path) for path in paths))
+            logs = together(self._objects, *(partial(self._log, path) for path in paths))
             for task, log in zip(some, logs, strict=True):
-                for line in log.data.decode("utf-8", "replace").splitlines() if log else ():
+                for line in log.decode("utf-8", "replace").splitlines():
                     print(f"{task.name} {line}")  # noqa: T201 - to the log
+
+    def _log(self, path: str) -> bytes:
+        """A log has no bound; nothing where none is."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return b"".join(self._objects.blocks(path))
+        return b""
 
     def adopt(self, result: ShardResult[Any], path: str, as_path: str | None = None) -> None:
         """Make a file of a shard a file of the output, under `as_path`, without copying it."""

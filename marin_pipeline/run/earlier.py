@@ -141,9 +141,9 @@ class EarlierResults:
                 self.exhausted = True
                 return None
             self._known[id, short] = None
-            found = self._objects.read(layout.spec(id, key))
             # Here a damaged record costs an explanation only; the run itself tells of it when it needs it.
             with suppress(CorruptOutput, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                found = self._objects.read(layout.spec(id, key))
                 if found is not None and hashlib.sha256(found.data).hexdigest().startswith(short):
                     spec = spec_tree(found.data, layout.spec(id, key))
                     seen = look(self._objects, id, key)

@@ -7,17 +7,20 @@ stranger, and a test, whether they get the same keys and the same bytes. No path
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Literal
 
 from marin_pipeline.core.canonical import Tree
-from marin_pipeline.core.errors import InputError, MarinError
+from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError
 from marin_pipeline.core.whole_file import write_whole
 from marin_pipeline.run.driver import RunResult
 from marin_pipeline.run.plan import Plan
 from marin_pipeline.run.words import counted
+from marin_pipeline.store.local_objects import file_bytes
+from marin_pipeline.store.objects import RECORD
 from marin_pipeline.store.records import parsed, typed
 
 SCHEMA = 1
@@ -110,7 +113,7 @@ class LockFile:
             InputError: when it is no lock.
         """
         try:
-            tree = parsed(path.read_text(encoding="utf-8"))
+            tree = parsed(file_bytes(os.fspath(path), RECORD))
             if tree["schema"] != SCHEMA:
                 raise ValueError(f"schema {tree['schema']}, and {SCHEMA} is known here")
             steps = typed(tree["steps"], Mapping[str, LockedStep], "steps")
@@ -118,7 +121,7 @@ class LockFile:
             return cls(typed(asked, Asked), steps)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, CorruptOutput, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{path}: not the lock file of an experiment ({error}); take it from version control again, delete it, "
                 "or write it anew with `run --lock`"

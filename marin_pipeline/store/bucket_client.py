@@ -17,6 +17,7 @@ from obstore.exceptions import BaseError
 
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.downloads import Opened
+from marin_pipeline.store.objects import too_large
 
 BLOCK = 2**20
 """Bytes of a block that is read."""
@@ -92,11 +93,17 @@ class Client:
             raise Stranger(kind)
         return meta[self._version]
 
-    def read(self, key: str) -> tuple[bytes, str]:
-        """An object's bytes, and its version."""
+    def read(self, key: str, where: str, most: int) -> tuple[bytes, str]:
+        """An object's bytes, and its version.
+
+        Raises:
+            CorruptOutput: when it has more than `most` bytes, which are not read; names it `where`.
+        """
         with no_panic():
             found = self._store.get(key)
             version = self._checked(found.meta, found.attributes)
+            if found.meta["size"] > most:
+                raise too_large(where, most)
             return b"".join(_body(found)), version
 
     def opened(

@@ -20,7 +20,7 @@ from marin_pipeline.store import layout
 from marin_pipeline.store.clock import is_moment
 from marin_pipeline.store.guard import put_record
 from marin_pipeline.store.lease import Holder, read_lease
-from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, shown_url, together
+from marin_pipeline.store.objects import NoAnswer, ObjectStore, answered, holds, shown_url, together
 from marin_pipeline.store.records import parsed, typed
 from marin_pipeline.store.sealed import UnknownSchema, seal, unseal
 
@@ -276,12 +276,10 @@ class Look:
 def read_invalidation(objects: ObjectStore, id: str, key: str, number: int) -> Invalidation | None:
     """The end of a commit. That the object exists is what ends it; what it says is for people."""
     path = layout.invalidation(id, key, number)
-    found = objects.read(path)
-    if found is None:
-        return None
     try:
-        return typed(parsed(found.data), Invalidation)
-    except ValueError:
+        found = objects.read(path)
+        return None if found is None else typed(parsed(found.data), Invalidation)
+    except (CorruptOutput, ValueError):
         return Invalidation("invalidated", f"the reason cannot be read: {objects.url}/{path}", "")
 
 
@@ -292,10 +290,10 @@ def _last_failure(objects: ObjectStore, id: str, key: str) -> Failure | None:
         return None
     attempt = names[-1].removesuffix(".json")
     path = layout.failure(id, key, attempt)
-    found = objects.read(path)
     try:
+        found = objects.read(path)
         return None if found is None else typed(parsed(found.data), Failure)
-    except ValueError:
+    except (CorruptOutput, ValueError):
         return Failure(attempt, "infrastructure", f"the record cannot be read: {objects.url}/{path}", "", "")
 
 
@@ -329,13 +327,22 @@ def look(objects: ObjectStore, id: str, key: str) -> Look:
 def look_again(objects: ObjectStore, id: str, key: str, before: Look) -> Look:
     """The current commit, or that there is none; begins where an earlier look ended, since what is ended stays so."""
     number, invalidation = before.number, before.invalidation
-    while (found := objects.read(layout.commit(id, key, number))) is not None:
+    while True:
+        found, damage = None, ""
+        try:
+            found = objects.read(layout.commit(id, key, number))
+        except CorruptOutput as error:
+            damage = f"{error}; `--force` the step to make its own again"
+        if found is None and not damage:
+            return Look(number, None, invalidation, None)
         ended = read_invalidation(objects, id, key, number)
-        if ended is None:
+        if ended is not None:
+            number, invalidation = number + 1, ended
+        elif found is None:
+            return Look(number, None, invalidation, None, damage=damage)
+        else:
             where = f"{objects.url}/{layout.commit(id, key, number)}"
             return _current(objects, key, number, invalidation, found.data, where)
-        number, invalidation = number + 1, ended
-    return Look(number, None, invalidation, None)
 
 
 def _current(
@@ -377,7 +384,7 @@ def look_many(objects: ObjectStore, keys: Iterable[tuple[str, str]]) -> dict[str
 
 def is_accepted(objects: ObjectStore, id: str, key: str, number: int, code: str) -> bool:
     """Whether a person said that the output of this commit counts as made by the code with this digest."""
-    return objects.read(layout.accepted(id, key, number, code)) is not None
+    return holds(objects, layout.accepted(id, key, number, code))
 
 
 def accept(objects: ObjectStore, id: str, key: str, number: int, code: str, reason: str, at: str) -> None:
@@ -404,8 +411,8 @@ def acceptances(objects: ObjectStore, id: str, key: str) -> list[Acceptance]:
     found: list[Acceptance] = []
     folder = f"{layout.step(id, key)}/accepted"
     for name in objects.names(folder):
-        data = objects.read(f"{folder}/{name}")
-        with suppress(ValueError):
+        with suppress(CorruptOutput, ValueError):
+            data = objects.read(f"{folder}/{name}")
             found.append(typed(parsed(data.data if data else b""), Acceptance))
     return found
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from marin_pipeline.store.objects import (
+    RECORD,
     FileToPublish,
     Found,
     ObjectInfo,
@@ -36,8 +37,8 @@ class Forwarding(ObjectStore):
     def is_there(self) -> bool:
         return self._objects.is_there()
 
-    def read(self, path: str) -> Found | None:
-        return self._objects.read(path)
+    def read(self, path: str, most: int = RECORD) -> Found | None:
+        return self._objects.read(path, most)
 
     def create(self, path: str, data: bytes) -> str | None:
         return self._objects.create(path, data)

@@ -19,7 +19,7 @@ from marin_pipeline.store.bucket_client import Client as Reader
 from marin_pipeline.store.downloads import Opened
 from marin_pipeline.store.gcs_client import BYTES_SECONDS, CALL_SECONDS, Client, Place, all_of, client_of
 from marin_pipeline.store.gcs_uploads import Writer, publish, put
-from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Told, Written, untold
+from marin_pipeline.store.objects import RECORD, FileToPublish, Found, ObjectInfo, ObjectWriter, Told, Written, untold
 from marin_pipeline.store.remote_objects import RemoteObjects, refuse_parts
 
 DELETED_AT_ONCE = 64
@@ -88,10 +88,10 @@ class GcsObjects(RemoteObjects):
     def is_there(self) -> bool:
         return bool(self.client.wait(self._page(self._above, maxResults="1")).get("items"))
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str, most: int = RECORD) -> Found | None:
         place = self._place(path)
         try:
-            return Found(*self._reader(CALL_SECONDS, place).read(place.name))
+            return Found(*self._reader(CALL_SECONDS, place).read(place.name, place.where, most))
         except Failed as error:
             explained = self.client.unread(place, "", error)
             if isinstance(explained, FileNotFoundError):

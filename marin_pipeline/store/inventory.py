@@ -14,7 +14,7 @@ from marin_pipeline.core.key import artifact_keys
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import moment
 from marin_pipeline.store.commit import Commit, read_commit
-from marin_pipeline.store.objects import ObjectInfo, ObjectStore
+from marin_pipeline.store.objects import ObjectInfo, ObjectStore, holds
 from marin_pipeline.store.pages import read_manifest
 from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.records import parsed
@@ -138,7 +138,7 @@ def _add_commit(objects: ObjectStore, state: KeyState, number: int) -> None:
     state.names[commit.attempt] = named_by(commit)
     source = commit.falls_with
     end = layout.invalidation(source.id, source.key, source.number) if source and number == state.number else ""
-    has_fallen = bool(end) and objects.read(end) is not None
+    has_fallen = bool(end) and holds(objects, end)
     if number < state.number:
         state.ended[commit.attempt] = _ended_at(objects, layout.invalidation(state.id, state.short, number))
     elif has_fallen:
@@ -159,8 +159,8 @@ def _add_commit(objects: ObjectStore, state: KeyState, number: int) -> None:
 
 
 def _ended_at(objects: ObjectStore, path: str) -> str:
-    found = objects.read(path)
-    with suppress(ValueError, TypeError, KeyError):
+    with suppress(CorruptOutput, ValueError, TypeError, KeyError):
+        found = objects.read(path)
         at = parsed(found.data)["at"] if found is not None else ""
         return at if isinstance(at, str) else ""
     return ""
@@ -174,15 +174,17 @@ def _outside(objects: ObjectStore, state: KeyState, commit: Commit) -> set[str]:
 
 def _add_spec(objects: ObjectStore, state: KeyState) -> None:
     path = layout.spec(state.id, state.short)
-    found = objects.read(path)
+    is_there = True
     try:
+        found = objects.read(path)
+        is_there = found is not None
         tree: Any = None if found is None else parsed(found.data)
         state.needs |= artifact_keys(tree)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (CorruptOutput, ValueError, TypeError, KeyError, AttributeError) as error:
         state.damaged.append(f"{objects.url}/{path}: not a spec ({error}); delete it, the next run writes it again")
         tree = None
     # Without a spec, attempts and commits nothing was made yet; what is wanted of it stands in the record of the run.
-    begun = found is not None or state.ended or state.below("attempts")
+    begun = is_there or state.ended or state.below("attempts")
     state.needs_unknown = tree is None and state.current is None and bool(begun)
 
 

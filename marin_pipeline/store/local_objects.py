@@ -19,6 +19,7 @@ from pathlib import Path
 from marin_pipeline.core.artifact import ContentHash, content_digest
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store.objects import (
+    RECORD,
     FileToPublish,
     Found,
     ObjectInfo,
@@ -28,6 +29,7 @@ from marin_pipeline.store.objects import (
     Wanted,
     Written,
     explain_os_error,
+    too_large,
     untold,
     written_meanwhile,
 )
@@ -60,14 +62,12 @@ class LocalObjects(ObjectStore):
             raise StoreError(f"{self.url}: {path!a} is no path inside the store; whatever it was made of is damaged")
         return f"{self.url}/{path}"
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str, most: int = RECORD) -> Found | None:
         where = self._at(path)
         try:
-            data = _read(where)
+            data = file_bytes(where, most)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (IsADirectoryError, BlockingIOError):
-            data = b""
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise explain_os_error(error, where, "read") from error
@@ -307,17 +307,31 @@ _NO_FILE = (errno.ELOOP, errno.ENXIO)
 """Errors of opening what is there and is no file: a link to itself, a socket."""
 
 
-def _read(path: str) -> bytes:
-    # Fewer calls than through a file object: a plan reads thousands of small records. What is no file (a folder, or a
-    # pipe, which must not be waited for) reads as a record without bytes: damaged to whoever reads it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+def file_bytes(path: str, most: int) -> bytes:
+    """The bytes of a file. What is no file (a folder, a device, or a pipe, which must not be waited for) has none:
+    it is a damaged record to whoever reads it.
+
+    Raises:
+        OSError: when it cannot be opened.
+        CorruptOutput: when it has more than `most` bytes.
+    """
+    # Fewer calls than through a file object: a plan reads thousands of small records.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
-        data = os.read(descriptor, _BLOCK)
-        if len(data) < _BLOCK:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return b""
+        if status.st_size > most:
+            raise too_large(path, most)
+        data = os.read(descriptor, min(status.st_size + 1, _BLOCK))
+        if len(data) == status.st_size:
             return data
-        blocks = [data]
-        while data := os.read(descriptor, _BLOCK):
+        blocks, left = [data], most + 1 - len(data)
+        while left > 0 and (data := os.read(descriptor, min(left, _BLOCK))):
             blocks.append(data)
+            left -= len(data)
+        if left <= 0:  # it grew meanwhile
+            raise too_large(path, most)
         return b"".join(blocks)
     finally:
         os.close(descriptor)

@@ -15,6 +15,7 @@ from typing import ClassVar
 from marin_pipeline.core.artifact import ContentHash, content_digest
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.objects import (
+    RECORD,
     FileToPublish,
     Found,
     ObjectInfo,
@@ -23,6 +24,7 @@ from marin_pipeline.store.objects import (
     Told,
     Wanted,
     Written,
+    too_large,
     untold,
     written_meanwhile,
 )
@@ -54,7 +56,13 @@ class MemoryObjects(ObjectStore):
         self._objects[path] = (data, self._count)
         return str(self._count)
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str, most: int = RECORD) -> Found | None:
+        found = self._get(path)
+        if found is not None and len(found.data) > most:
+            raise too_large(f"{self.url}/{path}", most)
+        return found
+
+    def _get(self, path: str) -> Found | None:
         with self._lock:
             found = self._objects.get(path)
         return None if found is None else Found(found[0], str(found[1]))
@@ -80,7 +88,7 @@ class MemoryObjects(ObjectStore):
         return [ObjectInfo(path, size) for path, size in sorted(inside)]
 
     def info(self, path: str) -> ObjectInfo | None:
-        found = self.read(path)
+        found = self._get(path)
         return None if found is None else ObjectInfo(path, len(found.data))
 
     def names(self, folder: str) -> list[str]:
@@ -112,7 +120,7 @@ class MemoryObjects(ObjectStore):
         return _Writer(self, path)
 
     def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        found = self.read(path)
+        found = self._get(path)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", path)
         yield from [found.data[start:stop]] if found.data[start:stop] else []
@@ -121,7 +129,7 @@ class MemoryObjects(ObjectStore):
         return [self._local(each.path) for each in wanted]
 
     def _local(self, path: str) -> Path:
-        found = self.read(path)
+        found = self._get(path)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", path)
         target = Path(self._scratch.name) / "fetched" / found.version / path

@@ -18,7 +18,7 @@ from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now
-from marin_pipeline.store.objects import ObjectStore, put, together
+from marin_pipeline.store.objects import ObjectStore, holds, put, together
 from marin_pipeline.store.records import parsed, typed
 
 _KEY16 = re.compile(r"[0-9a-f]{16}")
@@ -118,7 +118,7 @@ def give_name(objects: ObjectStore, text: str, id: str, key: str) -> NameRecord:
             f"{text!r}: a name is made of a-z, 0-9, '_', '-' and '/', in at most {LONGEST_NAME} characters"
         )
     record = enter_name(objects, holder, name, id, key)
-    if objects.read(layout.root_end(holder, name, record.number)) is not None:
+    if holds(objects, layout.root_end(holder, name, record.number)):
         record = enter_name(objects, holder, name, id, key, anew=True)
     put(objects, layout.root(holder, name, record.number), dumps(asdict(record)))
     return record
@@ -137,7 +137,7 @@ def drop_root(objects: ObjectStore, text: str) -> NameRecord:
     path = layout.root(holder, name, int(number))
     known = _numbers(objects, layout.names(holder, name))
     found = _read_name(objects, holder, name, int(number)) if int(number) in known else None
-    if found is None or objects.read(path) is None:
+    if found is None or not holds(objects, path):
         raise UsageError(
             f"{text!r} is no root in {objects.url}: nobody gave that name with `marin-pipeline name`; "
             f"`marin-pipeline name {short}` lists what it has stood for"
@@ -149,7 +149,7 @@ def drop_root(objects: ObjectStore, text: str) -> NameRecord:
 def is_root(objects: ObjectStore, record: NameRecord) -> bool:
     """Whether a person gave this name, and has not taken the root away."""
     place = (record.owner, record.name, record.number)
-    return objects.read(layout.root(*place)) is not None and objects.read(layout.root_end(*place)) is None
+    return holds(objects, layout.root(*place)) and not holds(objects, layout.root_end(*place))
 
 
 def history_of(objects: ObjectStore, text: str) -> list[NameRecord]:

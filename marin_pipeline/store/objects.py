@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
-from marin_pipeline.core.errors import StoreError, UsageError
+from marin_pipeline.core.errors import CorruptOutput, StoreError, UsageError
 from marin_pipeline.store.location import HERE
 
 T = TypeVar("T")
@@ -24,6 +24,9 @@ T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that say that there is no room."""
 
+
+RECORD = 64 * 2**20
+"""Bytes that a record has at most: most have some KB, and a manifest of 10,000 files has some MB."""
 
 WAITS = (0.1, 1.0, 5.0)
 """Seconds between the tries to write a record, while the store does not answer."""
@@ -189,8 +192,12 @@ class ObjectStore(ABC):
         return True
 
     @abstractmethod
-    def read(self, path: str) -> Found | None:
-        """The object, or None when there is none."""
+    def read(self, path: str, most: int = RECORD) -> Found | None:
+        """The object, or None when there is none.
+
+        Raises:
+            CorruptOutput: when it has more than `most` bytes: anybody may have put it there, and it is not read.
+        """
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> str | None:
@@ -339,7 +346,12 @@ def told_url(url: str) -> str:
     return shown_url(url) if "://" in url else LOCAL
 
 
-def put(objects: ObjectStore, path: str, data: bytes) -> Found:
+def too_large(where: str, most: int) -> CorruptOutput:
+    """The error of an object that has more bytes than it can have."""
+    return CorruptOutput(f"{where}: has more than {most:,} bytes, which no such object has; it is damaged or not ours")
+
+
+def put(objects: ObjectStore, path: str, data: bytes, most: int = RECORD) -> Found:
     """Create an object unless it is there, and return what is there then: ours, if its bytes are `data`.
 
     A reply can be lost after the write was done, so what counts is what is read back, not what the write answered. A
@@ -347,13 +359,19 @@ def put(objects: ObjectStore, path: str, data: bytes) -> Found:
 
     Raises:
         NoAnswer: when the store does not answer at all: the object may have been written, or be written yet.
-        StoreError: when the object was not written, or the store contradicts itself.
+        CorruptOutput: when what is there has more than `most` bytes.
+        StoreError: when the object was not written, as one of more than `most` bytes, or the store contradicts itself.
     """
+    if len(data) > most:
+        raise StoreError(
+            f"{objects.url}/{path}: would have {len(data):,} bytes, more than the {most:,} that are read back; make it "
+            "of fewer or shorter names and values"
+        )
     waits, silence = iter(WAITS), None
     while True:
         try:
             version = objects.create(path, data)
-            found = objects.read(path) if version is None else Found(data, version)
+            found = objects.read(path, most) if version is None else Found(data, version)
         except NoAnswer as error:
             silence, wait = error, next(waits, None)
             if wait is None:

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -19,7 +20,7 @@ from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.manifest import Entry, Manifest, is_digest
-from marin_pipeline.store.objects import ObjectStore, Wanted, put, together
+from marin_pipeline.store.objects import RECORD, ObjectStore, Wanted, put, together
 from marin_pipeline.store.records import parsed, typed
 
 MOST = 10_000
@@ -68,9 +69,11 @@ class PagedEntries(Sequence[Entry]):
 
     def _read(self, page: Page) -> Sequence[Entry]:
         where = f"{self._objects.url}/{page.object}"
-        found = self._objects.read(page.object)
+        found, state = None, "is not the one that was committed"
+        with suppress(CorruptOutput):  # it is larger
+            found = self._objects.read(page.object, page.size)
+            state = "is missing" if found is None else state
         if found is None or hashlib.sha256(found.data).hexdigest() != page.sha256:
-            state = "is missing" if found is None else "is not the one that was committed"
             raise CorruptOutput(f"{where}: the page of the manifest {state}; {_REMEDY}")
         entries = Manifest.loads(found.data, where).entries
         paths = [entry.path for entry in entries]
@@ -223,7 +226,7 @@ def _refuse_wrong(pages: Sequence[Page]) -> None:
     for page in pages:
         if not layout.is_of_an_output(page.object) or not is_digest(page.sha256):
             raise ValueError(f"a page is said to lie at {page.object!a}, where none lies")
-        if min(page.size, page.files, page.bytes) < 0 or page.first > page.last:
+        if min(page.size, page.files, page.bytes) < 0 or page.size > RECORD or page.first > page.last:
             raise ValueError(f"the page {page.object!a} is damaged")
     if any(page.last >= after.first for page, after in itertools.pairwise(pages)):
         raise ValueError("its pages are not sorted")

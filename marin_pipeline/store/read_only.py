@@ -9,6 +9,7 @@ from typing import NoReturn, TypeVar
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.forwarding import Forwarding
 from marin_pipeline.store.objects import (
+    RECORD,
     FileToPublish,
     Found,
     NoAnswer,
@@ -42,8 +43,8 @@ class ReadOnlyObjects(Forwarding):
     def is_there(self) -> bool:
         return self._ask(self._objects.is_there)
 
-    def read(self, path: str) -> Found | None:
-        return self._ask(lambda: self._objects.read(path))
+    def read(self, path: str, most: int = RECORD) -> Found | None:
+        return self._ask(lambda: self._objects.read(path, most))
 
     def list(self, folder: str) -> list[ObjectInfo]:
         return self._ask(lambda: self._objects.list(folder))

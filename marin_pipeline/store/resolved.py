@@ -7,10 +7,12 @@ is an index only: what it names counts while its commit is current, and where it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from marin_pipeline.core.canonical import Tree, digest
+from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, Look, Source, look_again
 from marin_pipeline.store.objects import ObjectStore
@@ -59,7 +61,9 @@ class Entry:
 
 def read_entry(objects: ObjectStore, resolved: str) -> Entry | None:
     """The entry, or None; a damaged one is none."""
-    found = objects.read(layout.resolved(resolved))
+    found = None
+    with suppress(CorruptOutput):
+        found = objects.read(layout.resolved(resolved))
     if found is None:
         return None
     try:

@@ -24,7 +24,17 @@ from marin_pipeline.core.errors import StoreError, UsageError
 from marin_pipeline.store import s3_errors
 from marin_pipeline.store.bucket_client import BLOCK, Failed, status_of
 from marin_pipeline.store.downloads import Opened, replaced
-from marin_pipeline.store.objects import FileToPublish, Found, NoAnswer, ObjectInfo, ObjectWriter, Told, Written, untold
+from marin_pipeline.store.objects import (
+    RECORD,
+    FileToPublish,
+    Found,
+    NoAnswer,
+    ObjectInfo,
+    ObjectWriter,
+    Told,
+    Written,
+    untold,
+)
 from marin_pipeline.store.remote_objects import RemoteObjects, refuse_parts
 from marin_pipeline.store.s3_client import client_of
 from marin_pipeline.store.s3_uploads import MOST_PARTS, BytesInFlight, ETag, FileBlocks, StreamWriter
@@ -88,10 +98,10 @@ class S3Objects(RemoteObjects):
 
     # Records ---------------------------------------------------------------------------------------------------------
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str, most: int = RECORD) -> Found | None:
         key = self._key(path)
         try:
-            return Found(*self._records.read(key))
+            return Found(*self._records.read(key, f"{self.url}/{path}", most))
         except FileNotFoundError as error:
             self._refuse_no_bucket(error, path)
             return None

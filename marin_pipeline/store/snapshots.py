@@ -29,7 +29,12 @@ projects, each in a folder of its number."""
 MOST_FILES = 20_000
 MOST_BYTES = 64 * 2**20
 """Of all files together, unpacked."""
+MOST_PACKED = 2 * MOST_BYTES
+"""Of the archive, with the names of its files."""
 LONGEST_PATH = 1000
+
+_ENTRY = b"PK\x01\x02"
+"""What each entry of an archive's list of files begins with."""
 
 _DATE = (1980, 1, 1, 0, 0, 0)
 _BROKEN = (
@@ -127,7 +132,7 @@ def keep_snapshot(objects: ObjectStore, snapshot: Snapshot) -> None:
     """Write a snapshot, unless the store has it."""
     path = layout.snapshot(snapshot.digest)
     if not holds(objects, path):
-        put(objects, path, snapshot.packed())
+        put(objects, path, snapshot.packed(), MOST_PACKED)
 
 
 def read_snapshot(objects: ObjectStore, expected: str) -> Snapshot:
@@ -137,7 +142,7 @@ def read_snapshot(objects: ObjectStore, expected: str) -> Snapshot:
         CorruptOutput: when it is missing, or is not the one that was kept.
     """
     path = layout.snapshot(expected)
-    found = objects.read(path)
+    found = objects.read(path, MOST_PACKED)
     if found is None:
         raise CorruptOutput(f"{objects.url}/{path}: the snapshot of the code is missing")
     return Snapshot.unpacked(found.data, expected, f"{objects.url}/{path}")
@@ -158,6 +163,8 @@ def _files(data: bytes) -> dict[str, bytes]:
     """
     found: dict[str, bytes] = {}
     left = MOST_BYTES
+    if data.count(_ENTRY) > 2 * MOST_FILES:  # before all of its list is read; in a file's bytes it is there by chance
+        raise ValueError(f"more than {MOST_FILES:,} files")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = archive.infolist()
         if len(entries) > MOST_FILES:

@@ -31,6 +31,7 @@ from marin_pipeline.run.driver import Session
 from marin_pipeline.run.options import Options
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.objects import (
+    RECORD,
     FileToPublish,
     Found,
     ObjectInfo,
@@ -54,9 +55,9 @@ class Pointed(ObjectStore):
     def _pass(self, when: str, operation: str, path: str) -> None:
         self.reached(f"{when} {operation} {path}")
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str, most: int = RECORD) -> Found | None:
         self._pass("before", "read", path)
-        return super().read(path)
+        return super().read(path, most)
 
     def create(self, path: str, data: bytes) -> str | None:
         self._pass("before", "create", path)

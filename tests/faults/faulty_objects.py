@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 from marin_pipeline.core.errors import StoreError
 from marin_pipeline.store.forwarding import Forwarding
 from marin_pipeline.store.objects import (
+    RECORD,
     FileToPublish,
     Found,
     NoAnswer,
@@ -139,8 +140,8 @@ class FaultyObjects(Forwarding):
     def is_there(self) -> bool:
         return self._do("is_there", "", self._objects.is_there)
 
-    def read(self, path: str) -> Found | None:
-        return self._do("read", path, lambda: self._objects.read(path))
+    def read(self, path: str, most: int = RECORD) -> Found | None:
+        return self._do("read", path, lambda: self._objects.read(path, most))
 
     def create(self, path: str, data: bytes) -> str | None:
         return self._written("create", path, lambda: self._objects.create(path, data))

@@ -28,6 +28,7 @@ from marin_pipeline.run.task import Task
 from marin_pipeline.store.commit import Commit, look_many
 from marin_pipeline.store.forwarding import Forwarding
 from marin_pipeline.store.objects import (
+    RECORD,
     FileToPublish,
     Found,
     ObjectInfo,
@@ -119,9 +120,9 @@ class TakingTurns(Forwarding):
         self.commits: list[tuple[str, Commit]] = []
         """What was to be committed and where, whoever came first."""
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str, most: int = RECORD) -> Found | None:
         self._take("read", path)
-        return self._objects.read(path)
+        return self._objects.read(path, most)
 
     def create(self, path: str, data: bytes) -> str | None:
         self._take("create", path)

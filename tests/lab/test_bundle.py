@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from marin_pipeline import LocalFile
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, MarinError
-from marin_pipeline.lab.bundle import Bundle, BundleError
+from marin_pipeline.lab.bundle import LARGEST, Bundle, BundleError
 from marin_pipeline.lab.pull import Asked, Pull
 from marin_pipeline.lab.share import bundle_of
 from marin_pipeline.store import layout
@@ -210,6 +211,20 @@ def test_a_bundle_whose_seal_was_not_made_again_is_refused_whatever_was_changed(
 def test_what_is_no_bundle_is_said_to_be_none(text: bytes, why: str) -> None:
     with pytest.raises(BundleError, match=why):
         Bundle.loads(text, "b.json")
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b"1", b'""', b'{"a":1}'])
+def test_one_of_millions_of_values_is_refused_before_they_take_memory(value: bytes) -> None:
+    count = (LARGEST - 1000) // (len(value) + 1)
+    data = b'{"bundle":1,"schema":1,"x":[' + value + (b"," + value) * (count - 1) + b"]}"
+    assert len(data) < LARGEST
+    tracemalloc.start()
+    try:
+        with pytest.raises(BundleError, match="more than 4,000,000 values, which no record has"):
+            Bundle.loads(data, "b.json")
+        assert tracemalloc.get_traced_memory()[1] < 2 * LARGEST
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_huge_one_is_not_read(monkeypatch: pytest.MonkeyPatch, shared: Shared) -> None:

@@ -511,6 +511,33 @@ def test_what_is_damaged_in_the_store_is_named_and_not_committed(
     assert command("verify", "--level", "full", "--prefix", str(tmp_path / "to")).code == 0
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    ["steps/**/manifest.json", "steps/**/spec.json", "steps/**/commits/1.json", "origins/*", "code/*"],
+)
+@pytest.mark.parametrize("how", ["huge", "endless"])
+def test_a_record_without_end_is_named_and_not_read(
+    inline: Bench, command: Command, bundle: Path, tmp_path: Path, pattern: str, how: str
+) -> None:
+    file = next(inline.prefix.glob(pattern))
+    file.unlink()
+    if how == "huge":
+        with file.open("wb") as opened:
+            opened.truncate(2**40)
+    else:
+        file.symlink_to("/dev/zero")
+    ran = pull(command, inline, bundle, tmp_path / "to", "--deep")
+    assert ran.code == 4
+    assert str(file) in ran.err
+    assert how == "endless" or "bytes, which no such object has; it is damaged or not ours" in ran.err
+    ran = command("reproduce", str(bundle), "--from", str(inline.prefix), "--deep", "--to", str(tmp_path / "again"))
+    if pattern != "origins/*":  # the bundle has them
+        assert ran.code != 0
+        assert str(file) in ran.err + ran.out
+    assert command("verify", "--level", "full").code != 0
+    assert pattern == "code/*" or command("share", "times").code != 0
+
+
 @pytest.mark.parametrize("pattern", ["origins/*", "code/*", "files/*/*"])
 @pytest.mark.parametrize("how", ["flipped", "missing"])
 def test_provenance_that_is_damaged_in_the_store_is_named_and_nothing_is_committed(

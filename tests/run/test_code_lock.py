@@ -81,6 +81,17 @@ def test_a_lock_that_was_edited_is_refused_with_the_remedy(tmp_path: Path, old: 
     assert read_lock(tmp_path / "elsewhere") == CodeLock()
 
 
+def test_a_lock_that_has_no_end_is_refused_and_not_read(tmp_path: Path) -> None:
+    with (tmp_path / LOCK).open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(InputError, match=r"has more than 67,108,864 bytes.*code accept --all"):
+        read_lock(tmp_path)
+    (tmp_path / LOCK).unlink()
+    (tmp_path / LOCK).symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="no file at all"):
+        read_lock(tmp_path)
+
+
 def test_a_lock_that_cannot_be_written_is_named_with_the_remedy(tmp_path: Path) -> None:
     for folder in (tmp_path / "gone", tmp_path):
         (tmp_path / LOCK / "in the way").mkdir(parents=True, exist_ok=True)

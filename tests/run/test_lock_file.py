@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from marin_pipeline.core.errors import InputError
+from marin_pipeline.run.lock_file import LockFile
 from tests.conftest import Program, Ran
 
 EXPERIMENT = """
@@ -179,6 +181,15 @@ def test_a_run_that_fails_or_is_partial_writes_nothing(experiment: Path, program
         ran = program(experiment, "--lock", *arguments)
         assert (ran.code, "whole experiment" in ran.err) == (2, True)
     assert experiment.with_suffix(".lock.json").read_text() == before
+
+
+def test_a_lock_that_has_no_end_is_refused_and_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(2**40)
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name, why in (("huge", "has more than 67,108,864 bytes"), ("endless", "no file at all")):
+        with pytest.raises(InputError, match=f"{name}: not the lock file of an experiment .*{why}"):
+            LockFile.read(tmp_path / name)
 
 
 def test_a_damaged_lock_hides_no_plan_fails_a_check_and_is_written_anew(experiment: Path, program: Program) -> None:

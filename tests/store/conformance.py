@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from marin_pipeline.core.errors import StoreError
+from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store.lease import Waiting
 from marin_pipeline.store.manifest import publish_all
 from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectStore, Wanted, put, together
@@ -57,6 +57,23 @@ class Conformance:
         assert objects.read("a/b.json") is None
         assert objects.list("a") == []
         assert objects.names("a") == []
+
+    def test_an_object_that_is_larger_than_it_can_be_is_not_read(self, objects: ObjectStore) -> None:
+        for path, size in (("a/small", 10), ("a/large", 3_000_000)):
+            objects.create(path, bytes(size))
+            found = objects.read(path, size)
+            assert found is not None
+            assert len(found.data) == size
+            with pytest.raises(CorruptOutput, match=rf"{path}: has more than {size - 1:,} bytes, which no such"):
+                objects.read(path, size - 1)
+
+    def test_a_record_that_could_not_be_read_back_is_not_written(self, objects: ObjectStore) -> None:
+        with pytest.raises(StoreError, match="a/b: would have 11 bytes, more than the 10 that are read back"):
+            put(objects, "a/b", bytes(11), 10)
+        assert objects.read("a/b") is None
+        objects.create("a/b", bytes(11))
+        with pytest.raises(CorruptOutput, match="has more than 10 bytes"):
+            put(objects, "a/b", b"other", 10)
 
     def test_a_local_file_of_a_missing_object_is_refused(self, objects: ObjectStore) -> None:
         with pytest.raises(FileNotFoundError):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from marin_pipeline.store.downloads import Opened
 from marin_pipeline.store.local_objects import LocalObjects
-from marin_pipeline.store.objects import FileToPublish, Found, ObjectInfo, ObjectWriter, Told, Written, untold
+from marin_pipeline.store.objects import RECORD, FileToPublish, Found, ObjectInfo, ObjectWriter, Told, Written, untold
 from marin_pipeline.store.remote_objects import RemoteObjects
 
 
@@ -24,8 +24,8 @@ class FarObjects(RemoteObjects):
         self.calls: list[tuple[str, str]] = []
         """Operation and path of each call that moves bytes."""
 
-    def read(self, path: str) -> Found | None:
-        return self.near.read(self.checked(path))
+    def read(self, path: str, most: int = RECORD) -> Found | None:
+        return self.near.read(self.checked(path), most)
 
     def create(self, path: str, data: bytes) -> str | None:
         return self.near.create(self.checked(path), data)
@@ -88,13 +88,13 @@ class SlowObjects(FarObjects):
         self._reading = 0
         self._lock = threading.Lock()
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str, most: int = RECORD) -> Found | None:
         with self._lock:
             self.waits += not self._reading
             self._reading += 1
         time.sleep(0.05)
         try:
-            return super().read(path)
+            return super().read(path, most)
         finally:
             with self._lock:
                 self._reading -= 1

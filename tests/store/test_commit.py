@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from marin_pipeline.core.errors import CorruptOutput
-from marin_pipeline.store import layout
+from marin_pipeline.store import inventory, layout
 from marin_pipeline.store.commit import (
     Commit,
     Failure,
     InputRecord,
     Invalidation,
     accept,
+    acceptances,
     invalidate,
     is_accepted,
     look,
@@ -23,6 +25,7 @@ from marin_pipeline.store.commit import (
     write_spec,
 )
 from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.resolved import read_entry
 from tests.faults.faulty_objects import FaultyObjects, nth
 
 ID, KEY = "project/step", "ab" * 32
@@ -124,6 +127,36 @@ def test_a_damaged_commit_is_seen_named_and_can_be_ended(objects: ObjectStore, d
     invalidate(objects, ID, KEY, 1, Invalidation("forced", "", "now"))
     assert look(objects, ID, KEY).number == 2
     assert not look(objects, ID, KEY).damage
+
+
+def test_records_without_end_decide_no_more_than_damaged_ones(tmp_path: Path) -> None:
+    objects = open_objects(str(tmp_path))
+
+    def endless(path: str) -> None:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        with (tmp_path / path).open("wb") as file:
+            file.truncate(2**40)
+
+    endless(layout.failure(ID, KEY, "one"))
+    failure = look(objects, ID, KEY).failure
+    assert failure is not None
+    assert "cannot be read" in failure.message
+    endless(layout.commit(ID, KEY, 1))
+    found = look(objects, ID, KEY)
+    assert (found.number, found.commit) == (1, None)
+    assert "commits/1.json: has more than 67,108,864 bytes, which no such object has" in found.damage
+    assert "`--force` the step" in found.damage
+    endless(layout.invalidation(ID, KEY, 1))
+    found = look(objects, ID, KEY)
+    assert (found.number, found.damage) == (2, "")
+    endless(layout.accepted(ID, KEY, 1, "c" * 64))
+    assert is_accepted(objects, ID, KEY, 1, "c" * 64)
+    assert acceptances(objects, ID, KEY) == []
+    endless(layout.resolved("e" * 64))
+    assert read_entry(objects, "e" * 64) is None
+    endless(layout.spec(ID, KEY))
+    (state,) = inventory.read_states(objects).values()
+    assert any("spec.json: not a spec" in each for each in state.damaged)
 
 
 def test_a_commit_of_a_newer_schema_is_not_taken_for_damage_to_be_forced(objects: ObjectStore) -> None:

@@ -18,7 +18,7 @@ from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.gc import collect
 from marin_pipeline.store.inventory import read_state
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest
-from marin_pipeline.store.objects import Found, ObjectStore, open_objects
+from marin_pipeline.store.objects import RECORD, Found, ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 from marin_pipeline.store.pages import PagedManifest, read_manifest, write_manifest
 from marin_pipeline.store.verify import Verifier
@@ -89,9 +89,9 @@ def test_a_reader_of_one_file_reads_one_page_and_of_a_folder_its_pages(objects: 
     class Counting:
         url = objects.url
 
-        def read(self, path: str) -> Found | None:
+        def read(self, path: str, most: int = RECORD) -> Found | None:
             asked.append(path.removeprefix(f"{layout.attempt(ID, KEY, 'one')}/"))
-            return objects.read(path)
+            return objects.read(path, most)
 
     counting: Any = Counting()
     output = CommittedOutput(counting, ID, KEY, commit)

@@ -112,6 +112,11 @@ def test_an_archive_that_grows_when_it_is_unpacked_is_refused(monkeypatch: pytes
         Snapshot.unpacked(data, snapshot.digest, "x.zip")
 
 
+def test_an_archive_of_too_many_files_is_refused_before_its_list_is_read() -> None:
+    with pytest.raises(CorruptOutput, match="more than 20,000 files"):
+        Snapshot.unpacked(b"PK\x01\x02" * 50_000, "0" * 64, "there")
+
+
 def test_other_files_than_the_name_says_and_a_missing_one_are_named(tmp_path: Path) -> None:
     objects, snapshot = open_objects(str(tmp_path)), Snapshot(FILES)
     with pytest.raises(CorruptOutput, match="missing"):

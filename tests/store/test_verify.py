@@ -14,7 +14,7 @@ from marin_pipeline.store import layout, verify
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.manifest import Manifest
 from marin_pipeline.store.names import key_folders
-from marin_pipeline.store.objects import Found, ObjectInfo
+from marin_pipeline.store.objects import RECORD, Found, ObjectInfo
 from marin_pipeline.store.verify import Finding, Level, Listings, Verifier
 from tests.run.conftest import inline
 from tests.run.sample_steps import number, squares, times, words
@@ -149,9 +149,9 @@ class Counted(LocalObjects):
         self.asked["list"] += 1
         return super().list(folder)
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str, most: int = RECORD) -> Found | None:
         self.asked["read"] += 1
-        return super().read(path)
+        return super().read(path, most)
 
     def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         self.asked["blocks"] += 1
