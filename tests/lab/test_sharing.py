@@ -91,6 +91,16 @@ def test_share_refuses_a_key_without_a_current_output(inline: Bench, command: Co
     assert not (tmp_path / "b.json").exists()
 
 
+def test_share_writes_no_bundle_that_pull_would_not_read(
+    inline: Bench, command: Command, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = bundle.read_bytes()
+    monkeypatch.setattr("marin_pipeline.lab.share.LARGEST", 1000)
+    ran = command("share", "times", "--out", str(bundle))
+    assert (ran.code, "`pull` reads 1,000 at most" in ran.err) == (4, True)
+    assert bundle.read_bytes() == before
+
+
 def test_share_says_of_a_file_that_cannot_be_written_what_was_asked_for(
     inline: Bench, command: Command, tmp_path: Path
 ) -> None:
