@@ -636,8 +636,8 @@ def test_what_the_store_says_of_the_bytes_is_compared(objects: GcsObjects, monke
     assert manifest.entries[0].checksum == objects.list("a/out")[0].checksum
     told = GcsObjects.publish
 
-    def damaged(self: GcsObjects, path: str, files: Any) -> Any:
-        found = told(self, path, files)
+    def damaged(self: GcsObjects, path: str, *files: Any) -> Any:
+        found = told(self, path, *files)
         self.delete(f"{path}/file")
         self.create(f"{path}/file", b"wrong")
         return found

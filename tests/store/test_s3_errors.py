@@ -19,7 +19,7 @@ from obstore.exceptions import GenericError
 from obstore.store import S3Store
 
 from marin_pipeline.core.artifact import content_digest
-from marin_pipeline.core.errors import MarinError, StoreError, UsageError
+from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, UsageError
 from marin_pipeline.store import downloads
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.objects import FileToPublish, NoAnswer, put
@@ -316,9 +316,9 @@ def test_an_answer_that_announces_more_than_there_is_memory_is_none(
     monkeypatch.setattr(downloads, "WAITS", ())
     objects = S3Objects(s3_prefix)
     head = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nConnection: close\r\n'
-    for call in (lambda: objects.read("a"), lambda: list(objects.blocks("a"))):
+    for call, error in ((lambda: objects.read("a"), CorruptOutput), (lambda: list(objects.blocks("a")), NoAnswer)):
         line.canned = [head + b"Content-Length: 99999999999999999\r\n\r\nabc"] * 20
-        with pytest.raises(NoAnswer):
+        with pytest.raises(error):
             call()
         line.canned.clear()
 
