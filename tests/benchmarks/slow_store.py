@@ -49,6 +49,7 @@ class SlowObjects(Forwarding):
 
     def __init__(self, objects: ObjectStore, delay: float) -> None:
         super().__init__(objects)
+        self.parallel = ObjectStore.parallel  # of a store over a network, which these delays stand for
         self._delay = delay
         self.calls: list[Call] = []
 
