@@ -184,7 +184,8 @@ def _add_spec(objects: ObjectStore, state: KeyState) -> None:
         state.damaged.append(f"{objects.url}/{path}: not a spec ({error}); delete it, the next run writes it again")
         tree = None
     # Without a spec, attempts and commits nothing was made yet; what is wanted of it stands in the record of the run.
-    begun = is_there or state.ended or state.below("attempts")
+    # Attempts that were copied are of outputs of other keys, which were adopted from this one where they come from.
+    begun = is_there or state.ended or any(not state.copied(name) for name in state.below("attempts"))
     state.needs_unknown = tree is None and state.current is None and bool(begun)
 
 

@@ -21,13 +21,13 @@ from marin_pipeline import Artifact, Context, LocalFile, step
 from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import copying, layout, pages
-from marin_pipeline.store.clock import now
+from marin_pipeline.store.clock import now, utc
 from marin_pipeline.store.commit import Commit, Invalidation, invalidate, look
 from marin_pipeline.store.copying import copy_output, shown_url
 from marin_pipeline.store.gc import collect
 from marin_pipeline.store.kept_files import copy_file, keep_file
 from marin_pipeline.store.manifest import Entry, Manifest, checksums_differ
-from marin_pipeline.store.names import key_folders
+from marin_pipeline.store.names import give_name, key_folders
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 from marin_pipeline.store.pages import read_manifest
@@ -479,6 +479,35 @@ def test_gc_keeps_what_was_copied_however_old_it_is_and_what_a_killed_copy_left_
     assert all(target.read(each) is not None for each in objects)
     later(target, clock=frozen[1])
     assert all(target.read(each) is None for each in objects)
+
+
+def test_gc_ends_what_nothing_needs_beside_an_adopted_output_that_was_copied(inline: Bench, tmp_path: Path) -> None:
+    made(inline, increment(before=number(value=1)))
+    adopted = increment(before=add(numbers=[number(value=0), number(value=1)]))
+    source = made(inline, adopted).adopted_from
+    assert source is not None
+    made(inline, WORDS)
+    target = open_objects(str(tmp_path / "target"))
+    copied(inline.objects, target, adopted)
+    copied(inline.objects, target, WORDS)
+    give_name(target, "kept", step_id(adopted), adopted.key)
+
+    def kept(days: float) -> list[str]:
+        collection = collect(
+            target, datetime.timedelta(days=7), delete=True, clock=lambda: utc() + datetime.timedelta(days=days)
+        )
+        return collection.kept
+
+    assert [kept(days) for days in (8, 16)] == [[], []]
+    assert not is_believed(target, WORDS)
+    assert not target.list(layout.attempt(step_id(WORDS), WORDS.key, current(inline.objects, WORDS).attempt))
+    assert is_believed(target, adopted)
+    assert findings(target) == []
+    for folder in ("roots", "names"):
+        target.delete(folder)
+    assert [kept(days) for days in (24, 32)] == [[], []]
+    assert not is_believed(target, adopted)
+    assert not target.list(f"{layout.step(source.id, source.key)}/attempts")
 
 
 def test_what_the_report_raises_ends_the_copy(inline: Bench, target: ObjectStore) -> None:

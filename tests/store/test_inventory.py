@@ -10,6 +10,7 @@ import pytest
 
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.store import layout
+from marin_pipeline.store.clock import attempt_name
 from marin_pipeline.store.commit import Commit, InputRecord, Invalidation, invalidate, publish_commit
 from marin_pipeline.store.inventory import KeyState, key_folder, read_state, read_states
 from marin_pipeline.store.manifest import Entry, Manifest
@@ -61,6 +62,9 @@ def test_it_needs_the_inputs_of_its_commit_and_the_artifacts_of_its_spec(objects
 def test_a_key_of_which_nothing_was_made_needs_nothing_that_is_unknown(objects: ObjectStore) -> None:
     objects.create(layout.lease(ID, KEY), b"")
     assert not state(objects).needs_unknown
+    objects.create(f"{layout.attempt(ID, KEY, 'zero')}/copied/{attempt_name()}", b"")
+    objects.create(f"{layout.attempt(ID, KEY, 'zero')}/out/a", b"")
+    assert not state(objects).needs_unknown, "it was copied as the bytes of another key's output"
     objects.create(f"{layout.attempt(ID, KEY, 'one')}/out/a", b"")
     assert state(objects).needs_unknown
 
