@@ -157,6 +157,11 @@ def _web(url: str, scheme: str) -> Address:
 def _bucket(address: Address) -> Address:
     if not address.root or not address.path.strip("/"):
         raise InputError(f"{address.url!r}: must name a bucket and an object, as in {address.scheme}://bucket/object")
+    if address.version == "null":
+        raise InputError(
+            f"{address.url!r}: 'null' is the version of what may be overwritten; leave it away, and give the source a "
+            "sha256"
+        )
     if address.version and address.is_many:
         raise InputError(f"{address.url!r}: a version is of one object; leave the wildcards away, or the version")
     return address

@@ -111,6 +111,11 @@ class _Object:
         meta = found.meta
         self._shown = file.shown
         self.start, stop = found.range
+        if file.fixed and meta["version"] != file.fixed:
+            raise InputError(
+                f"{file.shown}: the server gave {_version(meta['version'])}, where {file.fixed} was asked for; leave "
+                "the ?versionId= away, and give the source a sha256"
+            )
         etag = meta["e_tag"] or ""
         facts = {"etag": etag, "version": meta["version"] or "", "last_modified": meta["last_modified"].isoformat()}
         validator = file.fixed or ("" if etag.startswith("W/") else etag)
@@ -134,13 +139,18 @@ class _Object:
         self._stream = None
 
 
+def _version(version: str | None) -> str:
+    """For an error: servers without versions give any bytes that they have, whichever version is asked for."""
+    return f"version {version}" if version else "no version"
+
+
 def _asked(shown: str, call: Callable[[], Any]) -> Any:
     """What the store says. obstore's errors repeat the whole answer, so only the status is taken over.
 
     Raises:
         PreconditionError: when the object is another one.
         Broken: when it does not answer, or not now.
-        InputError: when it says no.
+        InputError: when it says no, or gives another version.
     """
     from obstore.exceptions import (
         BaseError,
@@ -152,7 +162,7 @@ def _asked(shown: str, call: Callable[[], Any]) -> Any:
 
     try:
         return call()
-    except PreconditionError:
+    except (PreconditionError, InputError):
         raise
     except (NotFoundError, FileNotFoundError):
         raise InputError(f"{shown}: there is no such bucket, object or version; check the address") from None

@@ -91,6 +91,11 @@ class GoogleStorage:
         generation, size = str(found.get("generation", "")), str(found.get("size", ""))
         if not _NUMBER.fullmatch(generation) or not _NUMBER.fullmatch(size):
             raise InputError(f"{address.url}: the store tells no generation and size of it: it is not GCS")
+        if address.version and int(generation) != int(address.version):
+            raise InputError(
+                f"{address.url}: the store gave generation {generation}, where {address.version} was asked for; leave "
+                "what follows the # away, and give the source a sha256"
+            )
         name = f"{quote(address.root, safe='')}/o/{quote(found['name'], safe='')}"
         digests: dict[str, str] = {}
         for digest, field in (("md5", "md5Hash"), ("crc32c", "crc32c")):

@@ -36,14 +36,17 @@ class Hub:
 
         Raises:
             Broken: when the hub does not answer.
-            InputError: when there is no such repository or revision, or it may not be read.
+            InputError: when there is no such repository or revision, it may not be read, or the hub gives another one.
         """
-        if address.is_fixed:
-            return address.version
         revision = address.version or None
         found: Any = _asked(
             address, lambda: self._api.repo_info(address.root, repo_type=address.kind, revision=revision)
         )
+        if address.is_fixed and found.sha != address.version:
+            raise InputError(
+                f"{address.url}: the hub gave the commit {found.sha}, where another one was asked for; take it from "
+                "another hub (HF_ENDPOINT), or leave the @ and the commit away and give the source a sha256"
+            )
         return found.sha
 
     def files(self, address: Address, commit: str) -> list[tuple[str, HttpFile]]:

@@ -73,6 +73,13 @@ def test_what_names_nothing_is_refused(url: str) -> None:
         parse(url)
 
 
+def test_the_version_of_what_may_be_overwritten_pins_nothing() -> None:
+    with pytest.raises(
+        InputError, match=r"'null' is the version of what may be overwritten.* give the source a sha256"
+    ):
+        parse("s3://b/a?versionId=null")
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -89,6 +89,12 @@ def test_a_branch_is_resolved_to_its_commit_which_pins_it(hub: Hub, reader: Read
     assert not parse(url).is_fixed
 
 
+def test_another_commit_than_was_asked_for_is_refused(hub: Hub) -> None:
+    hub.repositories["some/texts"].branches[FIRST] = SECOND
+    with pytest.raises(InputError, match=f"{FIRST}/data/: the hub gave the commit {SECOND}, where another one"):
+        find(f"hf://datasets/some/texts@{FIRST}/data/")
+
+
 def test_a_branch_that_moves_meanwhile_is_one_commit_for_all_sources(hub: Hub) -> None:
     def asked(call, shown):  # pyright: ignore
         found = call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,19 @@ def test_an_object_that_is_not_there_is_told(bucket: Any, url: str) -> None:
         find(url)
 
 
+def test_another_generation_than_was_asked_for_is_refused(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = bucket.call
+
+    def unheard(*args: Any, generation: str | None, **query: Any) -> Any:
+        return call(*args, **query)
+
+    monkeypatch.setattr(bucket, "call", unheard)
+    generation = bucket.info("corpora/texts/a.jsonl")["generation"]
+    assert find(f"gs://corpora/texts/a.jsonl#{generation}")
+    with pytest.raises(InputError, match=rf"a\.jsonl#17: the store gave generation {generation}, where 17 .* a sha256"):
+        find("gs://corpora/texts/a.jsonl#17")
+
+
 def test_other_bytes_than_the_store_says_are_refused(bucket: Any, reader: Reader) -> None:
     (found,) = find("gs://corpora/texts/a.jsonl")
     with pytest.raises(InputError, match="bytes have the md5"):
@@ -152,6 +166,27 @@ def test_an_object_of_s3_goes_on_by_range_or_begins_anew_when_it_changed(s3: S3S
     assert "was changed while it was read" in small.told[0]
     data, fetched = small.read(found.place)
     assert (data, fetched.kept, fetched.answers) == (OTHER, len(OTHER), 1)
+
+
+def test_a_version_of_s3_is_read_only_from_a_server_that_has_versions(
+    weed: servers.Server, s3: S3Store, reader: Reader
+) -> None:
+    url = "s3://versions/a.jsonl"
+    servers.make_s3_bucket(weed, "versions")
+    store = S3Store("versions", endpoint=weed.url, client_options={"allow_http": True})
+    obstore.put(store, "a.jsonl", DATA)
+    with pytest.raises(InputError, match=r"gave no version, where 0123abcd was asked for.*give the source a sha256"):
+        read(reader, f"{url}?versionId=0123abcd")
+    enabled = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    asked = urllib.request.Request(f"{weed.url}/versions?versioning", data=enabled, method="PUT")
+    with urllib.request.urlopen(asked) as answer:
+        assert answer.status == 200
+    version = obstore.put(store, "a.jsonl", OTHER)["version"]
+    obstore.put(store, "a.jsonl", DATA)
+    assert read(reader, f"{url}?versionId={version}") == OTHER
+    (found,) = find(f"{url}?versionId={version}")
+    reply = found.place.open(1000, State(found.place.fixed, len(OTHER)))
+    assert (reply.start, b"".join(reply.blocks())) == (1000, OTHER[1000:])
 
 
 def test_a_pattern_names_objects_of_s3(s3: S3Store) -> None:
