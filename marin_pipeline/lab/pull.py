@@ -22,7 +22,6 @@ from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, Us
 from marin_pipeline.core.visible import say, visible
 from marin_pipeline.lab.agreement import agreed
 from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
-from marin_pipeline.lab.given import given_as
 from marin_pipeline.lab.share import PULLED, bundle_of, in_lines
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.run.transfer import Part, Transfers
@@ -30,10 +29,11 @@ from marin_pipeline.run.words import bytes_text, counted, few
 from marin_pipeline.store.commit import Look, look_many
 from marin_pipeline.store.conditions import writable
 from marin_pipeline.store.copying import copy_output
+from marin_pipeline.store.given import given_as, open_given
 from marin_pipeline.store.kept_files import copy_file, file_digests
 from marin_pipeline.store.manifest import VALUE
 from marin_pipeline.store.names import enter_name, give_name, owner
-from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, open_objects
+from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error
 from marin_pipeline.store.pages import read_manifest
 
 FAILED = 4
@@ -78,14 +78,15 @@ def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
     """Take an output; the exit code. What is printed is a line, or an event, an output."""
 
     try:
-        with given_as("--from", asked.source), screen("pull") as (show, progress):
+        source = open_given(asked.source, "--from")
+        with given_as({"--from": source.url, "--prefix": objects.url}), screen("pull") as (show, progress):
 
             def tell(event: Event) -> None:
                 text = json.dumps(event) if as_json else _line(event)
                 if text:
                     show(text)
 
-            Pull(objects, asked, tell, progress).run()
+            Pull(source, objects, asked, tell, progress).run()
     except MarinError as error:
         if as_json:
             say(json.dumps({"event": "summary", "ok": False, "error": str(error)}))
@@ -126,13 +127,18 @@ class Pull:
     """One output on its way from a store into another one."""
 
     def __init__(
-        self, objects: ObjectStore, asked: Asked, tell: Callable[[Event], None], progress: Callable[[int, int], None]
+        self,
+        source: ObjectStore,
+        objects: ObjectStore,
+        asked: Asked,
+        tell: Callable[[Event], None],
+        progress: Callable[[int, int], None],
     ) -> None:
         self._objects = objects
         self._asked = asked
         self._tell = tell
         self._progress = progress
-        self._source = open_objects(asked.source)
+        self._source = source
         if not self._source.is_there():
             raise UsageError(f"--from {asked.source}: no store is there")
         self._lock = threading.Lock()

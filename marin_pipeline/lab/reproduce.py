@@ -34,6 +34,7 @@ from marin_pipeline.lab.unpinned import unpinned_sources
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
 from marin_pipeline.run.words import counted, few
 from marin_pipeline.store.commit import look
+from marin_pipeline.store.given import given_as, open_given
 from marin_pipeline.store.objects import LOCAL, ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 from marin_pipeline.store.read_only import ReadOnlyObjects
@@ -127,7 +128,14 @@ def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Aske
     Raises:
         MarinError: when it cannot be tried.
     """
+    to = None if asked.to is None else open_given(asked.to, "--to")
+    stores = {"--to": to, "--from": source, "--prefix": own}
     given, source = source is not None, ReadOnlyObjects(source or own)
+    with given_as({option: each.url for option, each in stores.items() if each is not None}):
+        return _said(source, given, what, asked, out, as_json)
+
+
+def _said(source: ObjectStore, given: bool, what: str, asked: Asked, out: TextIO, as_json: bool) -> int:
     if given and not source.is_there():
         raise UsageError(f"--from {source.url}: no store is there")
     bundle = read_bundle(what, source)

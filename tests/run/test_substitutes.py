@@ -200,7 +200,7 @@ def between(monkeypatch: pytest.MonkeyPatch, rule: Callable[[str, str], Fault | 
     """Faults between the engine and substitutes; no patience."""
     monkeypatch.setattr(objects, "WAITS", ())
     monkeypatch.setattr(fetching, "WAITS", ())
-    monkeypatch.setattr(substitutes, "open_objects", lambda prefix: FaultyObjects(open_objects(prefix), rule))
+    monkeypatch.setattr(substitutes, "open_given", lambda prefix, _: FaultyObjects(open_objects(prefix), rule))
 
 
 def test_a_store_that_does_not_answer_is_said_once_and_asked_once(
