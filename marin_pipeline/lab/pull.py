@@ -33,7 +33,7 @@ from marin_pipeline.store.given import given_as, open_given
 from marin_pipeline.store.kept_files import copy_file, file_digests
 from marin_pipeline.store.manifest import VALUE
 from marin_pipeline.store.names import enter_name, give_name, owner
-from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error
+from marin_pipeline.store.objects import ObjectStore, answered, command, explain_os_error
 from marin_pipeline.store.pages import read_manifest
 
 FAILED = 4
@@ -97,8 +97,12 @@ def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
     return 0
 
 
-def read_bundle(given: str, source: ObjectStore) -> Bundle:
+def read_bundle(given: str, source: ObjectStore, done: str, theirs: bool = True) -> Bundle:
     """The bundle in a file or on stdin; or that of a key of the store that it comes from.
+
+    Args:
+        done: what is asked for, as in `pulled`.
+        theirs: the store is somebody else's to mend.
 
     Raises:
         UsageError: when there is no such file and no such key.
@@ -120,7 +124,7 @@ def read_bundle(given: str, source: ObjectStore) -> Bundle:
         return Bundle.loads(data, given)
     if given.endswith(".json"):
         raise UsageError(f"{given}: there is no such file")
-    return bundle_of(source, *find_step(source, given))
+    return bundle_of(source, *find_step(source, given), done, theirs)
 
 
 class Pull:
@@ -155,7 +159,7 @@ class Pull:
             BundleError, NotTaken, CorruptOutput: when something is not as it must be; what was committed until then was
                 sound.
         """
-        bundle = read_bundle(self._asked.given, self._source)
+        bundle = read_bundle(self._asked.given, self._source, "pulled")
         name = self._asked.name or pulled_name(bundle)
         refuse_name(name)
         bundle = self._as_there(bundle)
@@ -192,17 +196,18 @@ class Pull:
         for step in wanted:
             found = here[step.key]
             if found.damage:
-                remedy = f"`marin-pipeline invalidate {step.key[:8]} --reason damaged`, and pull again"
-                raise NotTaken(f"{found.damage.rpartition('; ')[0]}; {remedy}")
+                ending = command(f"invalidate {step.key[:8]} --reason damaged", self._objects)
+                raise NotTaken(f"{found.damage.rpartition('; ')[0]}; {ending}, and pull again")
             if found.commit is not None:
                 self._refuse_other(step, found.commit.output)
 
     def _refuse_other(self, step: BundledStep, output: str) -> None:
         if output != step.commit.output:
+            ending = command(f"invalidate {step.key[:8]} --reason TEXT", self._objects)
             raise NotTaken(
                 f"{step.label}: {self._objects.url} has the output {output[:8]} for this key, and the bundle says "
-                f"{step.commit.output[:8]}; what is here was left as it is. `marin-pipeline invalidate {step.key[:8]} "
-                "--reason TEXT` ends it, or pull into another --prefix"
+                f"{step.commit.output[:8]}; what is here was left as it is. {ending} ends it, or pull into another "
+                "--prefix"
             )
 
     # Fetching ---------------------------------------------------------------------------------------------------------

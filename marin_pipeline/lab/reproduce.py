@@ -138,7 +138,7 @@ def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Aske
 def _said(source: ObjectStore, given: bool, what: str, asked: Asked, out: TextIO, as_json: bool) -> int:
     if given and not source.is_there():
         raise UsageError(f"--from {source.url}: no store is there")
-    bundle = read_bundle(what, source)
+    bundle = read_bundle(what, source, "reproduced", theirs=given)
     if not given and (what == "-" or Path(what).is_file()):
         was = f"; it says that it was {bundle.source}" if bundle.source != LOCAL else ""
         raise UsageError(f"--from PREFIX: say where the store of {what} is{was}")

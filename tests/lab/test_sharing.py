@@ -180,7 +180,11 @@ def end_ancestor(inline: Bench) -> None:
     ],
 )
 def test_share_refuses_what_was_made_from_what_is_damaged_or_missing(
-    inline: Bench, command: Command, damage: Callable[..., None]
+    inline: Bench,
+    command: Command,
+    damage: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     inline.run(TARGET)
     damage(inline)
@@ -188,6 +192,15 @@ def test_share_refuses_what_was_made_from_what_is_damaged_or_missing(
     assert ran.code == 4
     assert ran.out == ""
     assert "cannot be shared" in ran.err
+    assert "for the owner" not in ran.err
+    monkeypatch.chdir(tmp_path)
+    for done, *theirs in (["pulled", "pull"], ["reproduced", "reproduce", "--to", "to"]):
+        told = command(*theirs[:1], "times", "--from", str(inline.prefix), *theirs[1:], "--prefix", "mine").err
+        assert f"cannot be {done}, " in told
+        assert f"what follows is for the owner of {inline.prefix} to do:\n" in told
+    told = command("reproduce", "times").err
+    assert "cannot be reproduced, " in told
+    assert "for the owner" not in told
     assert {lose_code: "code/", lose_origin: "origins/"}.get(damage, words(text="a b").key[:8]) in ran.err
 
 
@@ -441,6 +454,8 @@ def test_another_output_for_the_key_is_told_and_left(inline: Bench, command: Com
     assert ran.code == 4
     assert before.commit is not None
     assert f"has the output {before.commit.output[:8]} for this key" in ran.err
+    ending = f"invalidate {text.key[:8]} --reason TEXT --prefix {here.prefix}"
+    assert f"`marin-pipeline {ending}` ends it, or pull into another --prefix" in ran.err
     assert look(here.objects, random_bytes.id, text.key) == before
     assert command("invalidate", text.key, "--reason", "theirs", "--prefix", str(here.prefix)).code == 0
     assert pull(command, inline, tmp_path / "b.json", here.prefix).code == 0

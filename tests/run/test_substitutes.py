@@ -456,7 +456,7 @@ def test_a_run_that_is_stopped_while_it_takes_something_goes_on_next_time(
     Slow.go_on.clear()
     Slow.began.clear()
     monkeypatch.setattr(
-        substitutes, "open_objects", lambda prefix: Slow(open_objects(prefix), lambda operation, path: None)
+        substitutes, "open_given", lambda prefix, _: Slow(open_objects(prefix), lambda operation, path: None)
     )
 
     def interrupt() -> None:
