@@ -22,7 +22,7 @@ from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, Us
 from marin_pipeline.core.visible import say, visible
 from marin_pipeline.lab.agreement import agreed
 from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
-from marin_pipeline.lab.share import PULLED, bundle_of, in_lines
+from marin_pipeline.lab.share import PULLED, bundle_of
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.run.transfer import Part, Transfers
 from marin_pipeline.run.words import bytes_text, counted, few
@@ -175,6 +175,7 @@ class Pull:
             if step not in missing or self._asked.dry_run:
                 self._tell(self._told(step, "missing" if step in missing else "there"))
         if self._asked.dry_run:
+            self._tell_end(bundle, wanted, here, missing, name)
             return
         self._objects = writable(self._objects, single_writer=self._asked.single_writer)
         self._fetch(bundle, missing)
@@ -186,9 +187,9 @@ class Pull:
 
     def _as_there(self, bundle: Bundle) -> Bundle:
         """The bundle, held against the store, with the records that are there."""
-        records, problems = agreed(self._source, bundle.steps)
-        if problems:
-            raise NotTaken(f"{self._source.url}: is not as the bundle says; nothing was taken\n{in_lines(problems)}")
+        records, problem = agreed(self._source, bundle, bundle.steps)
+        if problem:
+            raise NotTaken(f"{problem}\nnothing was taken")
         return replace(bundle, steps=tuple(replace(step, commit=records[step.key]) for step in bundle.steps))
 
     def _refuse_others(self, wanted: Sequence[BundledStep], here: Mapping[str, Look]) -> None:
@@ -292,7 +293,8 @@ class Pull:
                 "id": bundle.id,
                 "key": bundle.key,
                 "name": name,
-                "fetched": len(missing),
+                "dry_run": self._asked.dry_run,
+                "fetched": 0 if self._asked.dry_run else len(missing),
                 "there": len(wanted) - len(missing),
                 "bytes": self._total,
                 "left": len(absent),
@@ -345,7 +347,7 @@ def _line(event: Event) -> str:
         return f"{counted(event['steps'], 'step')} checked against {event['from']}{size}"
     if event["event"] == "pull":
         return f"{event['status']:<9}{event['key'][:8]}  {bytes_text(event['bytes']):>9}  {event['id']}"
-    lines = [f"{event['name']}  {event['key']}"]
+    lines = ["nothing was fetched" if event["dry_run"] else f"{event['name']}  {event['key']}"]
     if event["left"]:
         what = f"{counted(event['left'], 'step')} that it was made from, {bytes_text(event['left_bytes'])}"
         lines.append(f"left there: {what}; --deep takes them too, so that an experiment goes on from them")

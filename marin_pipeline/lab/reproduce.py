@@ -29,7 +29,6 @@ from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
 from marin_pipeline.lab.pull import read_bundle, refuse_more, screen
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
-from marin_pipeline.lab.share import in_lines
 from marin_pipeline.lab.unpinned import unpinned_sources
 from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
 from marin_pipeline.run.words import counted, few
@@ -235,11 +234,9 @@ def _as_there(source: ObjectStore, bundle: Bundle, work: Work, reporter: Reporte
     Raises:
         CorruptOutput: naming the steps of which the store says otherwise.
     """
-    records, problems = agreed(source, [step.step for step in work.covered])
-    if problems:
-        is_known = bundle.source not in (source.url, LOCAL)
-        shared = f"; it was shared from {bundle.source}, which --from can name" if is_known else ""
-        raise CorruptOutput(f"{source.url}: is not as the bundle says{shared}\n{in_lines(problems)}")
+    records, problem = agreed(source, bundle, [step.step for step in work.covered])
+    if problem:
+        raise CorruptOutput(problem)
     reporter.tell(f"{counted(len(work.covered), 'step')} checked against {source.url}")
     return work.lying(records)
 
