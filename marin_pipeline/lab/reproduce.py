@@ -30,7 +30,7 @@ from marin_pipeline.lab.environment import How
 from marin_pipeline.lab.pull import read_bundle, refuse_more, screen
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
 from marin_pipeline.lab.unpinned import unpinned_sources
-from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
+from marin_pipeline.lab.verdict import OtherFile, Outcome, StepVerdict, Word, machine_changes
 from marin_pipeline.run.words import counted, few
 from marin_pipeline.store.commit import look
 from marin_pipeline.store.given import given_as, open_given
@@ -189,7 +189,9 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
         except CorruptOutput as error:
             where, _, what = str(error).partition(": ")
             outcome.damaged, outcome.damage = where, what or str(error)
-            outcome.was_compared = isinstance(error, OtherBytes)
+            if isinstance(error, OtherBytes):
+                named = {step.key: (step.name, step.id) for step in steps}
+                outcome.other_bytes = OtherFile(error.path, *named.get(error.key, ("", "")), error.key)
         outcome.told = reporter.failures
         is_wrong = outcome.exit_code not in (0, 130) and bool(outcome.steps or outcome.failed)
         is_of_use = is_wrong or outcome.began is not None

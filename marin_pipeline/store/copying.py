@@ -287,7 +287,7 @@ class _Copy:
             state = "its bytes are not those that were committed (sha256 differs)"
             if content.size != entry.size:
                 state = f"has {size} bytes, but {entry.size} were committed"
-            raise OtherBytes(f"{self._where(entry)}: {state}; {elsewhere(self._source)}")
+            raise OtherBytes(f"{self._where(entry)}: {state}; {elsewhere(self._source)}", entry.path)
         if kept:
             yield kept
 
