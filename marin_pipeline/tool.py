@@ -286,15 +286,14 @@ def _reproduce_options(parser: Parser) -> None:
 
 def _reproduce(objects: ObjectStore, parsed: Parsed) -> int:
     from marin_pipeline.lab import reproduce
-    from marin_pipeline.lab.given import given_as
     from marin_pipeline.run.options import transfer_limit
+    from marin_pipeline.store.given import open_given
 
     out = stream_aside() if parsed.json else sys.stdout
     limit = transfer_limit(parsed.max_transfer)
     asked = reproduce.Asked(parsed.to, parsed.deep, parsed.environment, parsed.max_parallel, limit)
-    with given_as("--from", parsed.source), given_as("--to", parsed.to):
-        source = open_objects(parsed.source) if parsed.source else None
-        return reproduce.command(objects, source, parsed.what, asked, out, parsed.json)
+    source = open_given(parsed.source, "--from") if parsed.source else None
+    return reproduce.command(objects, source, parsed.what, asked, out, parsed.json)
 
 
 COMMANDS = (

@@ -47,6 +47,13 @@ class CacheError(StoreError):
 class OtherBytes(CorruptOutput):
     """A file was read and hashed, and is not the one that was recorded."""
 
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+        """Of the file, as its step knows it."""
+        self.key = ""
+        """Of the step that made it or was given it, where that is known."""
+
 
 class Stopped(MarinError):
     """The step stopped because it was asked to; what it saved lets the next run go on."""

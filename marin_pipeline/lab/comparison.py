@@ -39,7 +39,9 @@ class Difference:
         if self.change != "different":
             size = self.sizes[0] if self.change == "missing" else self.sizes[1]
             return f"{self.path} is {self.change} ({bytes_text(size or 0)})"
-        sizes = " → ".join(bytes_text(size or 0) for size in self.sizes)
+        texts = [bytes_text(size or 0) for size in self.sizes]
+        exact = [f"{size or 0:,} B" for size in self.sizes]
+        sizes = " → ".join(texts if texts[0] != texts[1] else exact)
         told = sizes if self.sizes[0] != self.sizes[1] else f"{bytes_text(self.sizes[0] or 0)}, other bytes"
         return f"{self.path} ({told}){f': {self.place}' if self.place else ''}"
 

@@ -22,18 +22,18 @@ from marin_pipeline.core.errors import CorruptOutput, MarinError, StoreError, Us
 from marin_pipeline.core.visible import say, visible
 from marin_pipeline.lab.agreement import agreed
 from marin_pipeline.lab.bundle import LARGEST, Bundle, BundledStep, is_name
-from marin_pipeline.lab.given import given_as
-from marin_pipeline.lab.share import PULLED, bundle_of, in_lines
+from marin_pipeline.lab.share import PULLED, bundle_of
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.run.transfer import Part, Transfers
 from marin_pipeline.run.words import bytes_text, counted, few
 from marin_pipeline.store.commit import Look, look_many
 from marin_pipeline.store.conditions import writable
 from marin_pipeline.store.copying import copy_output
+from marin_pipeline.store.given import given_as, open_given
 from marin_pipeline.store.kept_files import copy_file, file_digests
 from marin_pipeline.store.manifest import VALUE
 from marin_pipeline.store.names import enter_name, give_name, owner
-from marin_pipeline.store.objects import ObjectStore, answered, explain_os_error, open_objects
+from marin_pipeline.store.objects import ObjectStore, answered, command, explain_os_error
 from marin_pipeline.store.pages import read_manifest
 
 FAILED = 4
@@ -78,14 +78,15 @@ def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
     """Take an output; the exit code. What is printed is a line, or an event, an output."""
 
     try:
-        with given_as("--from", asked.source), screen("pull") as (show, progress):
+        source = open_given(asked.source, "--from")
+        with given_as({"--from": source.url, "--prefix": objects.url}), screen("pull") as (show, progress):
 
             def tell(event: Event) -> None:
                 text = json.dumps(event) if as_json else _line(event)
                 if text:
                     show(text)
 
-            Pull(objects, asked, tell, progress).run()
+            Pull(source, objects, asked, tell, progress).run()
     except MarinError as error:
         if as_json:
             say(json.dumps({"event": "summary", "ok": False, "error": str(error)}))
@@ -96,8 +97,12 @@ def pull(objects: ObjectStore, asked: Asked, as_json: bool) -> int:
     return 0
 
 
-def read_bundle(given: str, source: ObjectStore) -> Bundle:
+def read_bundle(given: str, source: ObjectStore, done: str, theirs: bool = True) -> Bundle:
     """The bundle in a file or on stdin; or that of a key of the store that it comes from.
+
+    Args:
+        done: what is asked for, as in `pulled`.
+        theirs: the store is somebody else's to mend.
 
     Raises:
         UsageError: when there is no such file and no such key.
@@ -119,20 +124,25 @@ def read_bundle(given: str, source: ObjectStore) -> Bundle:
         return Bundle.loads(data, given)
     if given.endswith(".json"):
         raise UsageError(f"{given}: there is no such file")
-    return bundle_of(source, *find_step(source, given))
+    return bundle_of(source, *find_step(source, given), done, theirs)
 
 
 class Pull:
     """One output on its way from a store into another one."""
 
     def __init__(
-        self, objects: ObjectStore, asked: Asked, tell: Callable[[Event], None], progress: Callable[[int, int], None]
+        self,
+        source: ObjectStore,
+        objects: ObjectStore,
+        asked: Asked,
+        tell: Callable[[Event], None],
+        progress: Callable[[int, int], None],
     ) -> None:
         self._objects = objects
         self._asked = asked
         self._tell = tell
         self._progress = progress
-        self._source = open_objects(asked.source)
+        self._source = source
         if not self._source.is_there():
             raise UsageError(f"--from {asked.source}: no store is there")
         self._lock = threading.Lock()
@@ -149,7 +159,7 @@ class Pull:
             BundleError, NotTaken, CorruptOutput: when something is not as it must be; what was committed until then was
                 sound.
         """
-        bundle = read_bundle(self._asked.given, self._source)
+        bundle = read_bundle(self._asked.given, self._source, "pulled")
         name = self._asked.name or pulled_name(bundle)
         refuse_name(name)
         bundle = self._as_there(bundle)
@@ -165,6 +175,7 @@ class Pull:
             if step not in missing or self._asked.dry_run:
                 self._tell(self._told(step, "missing" if step in missing else "there"))
         if self._asked.dry_run:
+            self._tell_end(bundle, wanted, here, missing, name)
             return
         self._objects = writable(self._objects, single_writer=self._asked.single_writer)
         self._fetch(bundle, missing)
@@ -176,9 +187,9 @@ class Pull:
 
     def _as_there(self, bundle: Bundle) -> Bundle:
         """The bundle, held against the store, with the records that are there."""
-        records, problems = agreed(self._source, bundle.steps)
-        if problems:
-            raise NotTaken(f"{self._source.url}: is not as the bundle says; nothing was taken\n{in_lines(problems)}")
+        records, problem = agreed(self._source, bundle, bundle.steps)
+        if problem:
+            raise NotTaken(f"{problem}\nnothing was taken")
         return replace(bundle, steps=tuple(replace(step, commit=records[step.key]) for step in bundle.steps))
 
     def _refuse_others(self, wanted: Sequence[BundledStep], here: Mapping[str, Look]) -> None:
@@ -186,17 +197,18 @@ class Pull:
         for step in wanted:
             found = here[step.key]
             if found.damage:
-                remedy = f"`marin-pipeline invalidate {step.key[:8]} --reason damaged`, and pull again"
-                raise NotTaken(f"{found.damage.rpartition('; ')[0]}; {remedy}")
+                ending = command(f"invalidate {step.key[:8]} --reason damaged", self._objects)
+                raise NotTaken(f"{found.damage.rpartition('; ')[0]}; {ending}, and pull again")
             if found.commit is not None:
                 self._refuse_other(step, found.commit.output)
 
     def _refuse_other(self, step: BundledStep, output: str) -> None:
         if output != step.commit.output:
+            ending = command(f"invalidate {step.key[:8]} --reason TEXT", self._objects)
             raise NotTaken(
                 f"{step.label}: {self._objects.url} has the output {output[:8]} for this key, and the bundle says "
-                f"{step.commit.output[:8]}; what is here was left as it is. `marin-pipeline invalidate {step.key[:8]} "
-                "--reason TEXT` ends it, or pull into another --prefix"
+                f"{step.commit.output[:8]}; what is here was left as it is. {ending} ends it, or pull into another "
+                "--prefix"
             )
 
     # Fetching ---------------------------------------------------------------------------------------------------------
@@ -281,7 +293,8 @@ class Pull:
                 "id": bundle.id,
                 "key": bundle.key,
                 "name": name,
-                "fetched": len(missing),
+                "dry_run": self._asked.dry_run,
+                "fetched": 0 if self._asked.dry_run else len(missing),
                 "there": len(wanted) - len(missing),
                 "bytes": self._total,
                 "left": len(absent),
@@ -334,7 +347,7 @@ def _line(event: Event) -> str:
         return f"{counted(event['steps'], 'step')} checked against {event['from']}{size}"
     if event["event"] == "pull":
         return f"{event['status']:<9}{event['key'][:8]}  {bytes_text(event['bytes']):>9}  {event['id']}"
-    lines = [f"{event['name']}  {event['key']}"]
+    lines = ["nothing was fetched" if event["dry_run"] else f"{event['name']}  {event['key']}"]
     if event["left"]:
         what = f"{counted(event['left'], 'step')} that it was made from, {bytes_text(event['left_bytes'])}"
         lines.append(f"left there: {what}; --deep takes them too, so that an experiment goes on from them")

@@ -29,11 +29,11 @@ from marin_pipeline.lab.comparison import Comparison, compare
 from marin_pipeline.lab.environment import How
 from marin_pipeline.lab.pull import read_bundle, refuse_more, screen
 from marin_pipeline.lab.reproduction import Recorded, Reproduction, Work
-from marin_pipeline.lab.share import in_lines
 from marin_pipeline.lab.unpinned import unpinned_sources
-from marin_pipeline.lab.verdict import Outcome, StepVerdict, Word, machine_changes
+from marin_pipeline.lab.verdict import OtherFile, Outcome, StepVerdict, Word, machine_changes
 from marin_pipeline.run.words import counted, few
 from marin_pipeline.store.commit import look
+from marin_pipeline.store.given import given_as, open_given
 from marin_pipeline.store.objects import LOCAL, ObjectStore, open_objects
 from marin_pipeline.store.output import CommittedOutput
 from marin_pipeline.store.read_only import ReadOnlyObjects
@@ -127,10 +127,17 @@ def command(own: ObjectStore, source: ObjectStore | None, what: str, asked: Aske
     Raises:
         MarinError: when it cannot be tried.
     """
+    to = None if asked.to is None else open_given(asked.to, "--to")
+    stores = {"--to": to, "--from": source, "--prefix": own}
     given, source = source is not None, ReadOnlyObjects(source or own)
+    with given_as({option: each.url for option, each in stores.items() if each is not None}):
+        return _said(source, given, what, asked, out, as_json)
+
+
+def _said(source: ObjectStore, given: bool, what: str, asked: Asked, out: TextIO, as_json: bool) -> int:
     if given and not source.is_there():
         raise UsageError(f"--from {source.url}: no store is there")
-    bundle = read_bundle(what, source)
+    bundle = read_bundle(what, source, "reproduced", theirs=given)
     if not given and (what == "-" or Path(what).is_file()):
         was = f"; it says that it was {bundle.source}" if bundle.source != LOCAL else ""
         raise UsageError(f"--from PREFIX: say where the store of {what} is{was}")
@@ -182,7 +189,9 @@ def reproduce(source: ObjectStore, bundle: Bundle, asked: Asked, reporter: Repor
         except CorruptOutput as error:
             where, _, what = str(error).partition(": ")
             outcome.damaged, outcome.damage = where, what or str(error)
-            outcome.was_compared = isinstance(error, OtherBytes)
+            if isinstance(error, OtherBytes):
+                named = {step.key: (step.name, step.id) for step in steps}
+                outcome.other_bytes = OtherFile(error.path, *named.get(error.key, ("", "")), error.key)
         outcome.told = reporter.failures
         is_wrong = outcome.exit_code not in (0, 130) and bool(outcome.steps or outcome.failed)
         is_of_use = is_wrong or outcome.began is not None
@@ -227,11 +236,9 @@ def _as_there(source: ObjectStore, bundle: Bundle, work: Work, reporter: Reporte
     Raises:
         CorruptOutput: naming the steps of which the store says otherwise.
     """
-    records, problems = agreed(source, [step.step for step in work.covered])
-    if problems:
-        is_known = bundle.source not in (source.url, LOCAL)
-        shared = f"; it was shared from {bundle.source}, which --from can name" if is_known else ""
-        raise CorruptOutput(f"{source.url}: is not as the bundle says{shared}\n{in_lines(problems)}")
+    records, problem = agreed(source, bundle, [step.step for step in work.covered])
+    if problem:
+        raise CorruptOutput(problem)
     reporter.tell(f"{counted(len(work.covered), 'step')} checked against {source.url}")
     return work.lying(records)
 

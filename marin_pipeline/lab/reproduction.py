@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -249,8 +250,9 @@ class Reproduction:
                 folder = self.scratch / "code" / step.origin.snapshot[:16]
                 self.codes[step.origin.snapshot] = RecordedCode(self._snapshot(step), folder)
         for step in self.work.runs:
-            for sha256, name in step.files:
-                _fetch_file(self.source, sha256, self.scratch / "files" / sha256 / name)
+            with _of(step):
+                for sha256, name in step.files:
+                    _fetch_file(self.source, sha256, self.scratch / "files" / sha256 / name)
         for step in self.work.runs:
             assert step.origin is not None
             if step.environment not in self.environments:
@@ -266,7 +268,8 @@ class Reproduction:
 
         for step in self.work.pulled:
             self.tell(f"pull     {step.key[:8]}  {step.name}  {bytes_text(step.commit.bytes)}")
-            copy_output(self.source, self.to, step.id, step.key, step.commit, report=report)
+            with _of(step):
+                copy_output(self.source, self.to, step.id, step.key, step.commit, report=report)
         given = [*self.work.pulled, *self.work.there]
         looks = look_many(self.to, [(step.id, step.key) for step in given])
         for step in given:
@@ -394,6 +397,16 @@ def _environment(origin: Origin) -> str:
     return digest({"python": origin.python, "packages": {name: vars(each) for name, each in origin.packages.items()}})
 
 
+@contextmanager
+def _of(step: Recorded) -> Generator[None]:
+    """Files that are not the recorded ones are those of a step."""
+    try:
+        yield
+    except OtherBytes as error:
+        error.key = step.key
+        raise
+
+
 def _fetch_file(source: ObjectStore, sha256: str, target: Path) -> None:
     """Fetch what a step was given as a file of somebody's machine.
 
@@ -417,4 +430,5 @@ def _fetch_file(source: ObjectStore, sha256: str, target: Path) -> None:
     except OSError as error:
         raise StoreError(f"{source.url}/{path}: cannot be fetched ({error.strerror or error})") from error
     if content.hexdigest() != sha256:
-        raise OtherBytes(f"{source.url}/{path}: its bytes are not those of the file {target.name!r} that was recorded")
+        told = f"{source.url}/{path}: its bytes are not those of the file {target.name!r} that was recorded"
+        raise OtherBytes(told, target.name)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from marin_pipeline.core.adopted import PREFIX as ADOPTED
 from marin_pipeline.core.canonical import Tree
@@ -26,7 +27,7 @@ from marin_pipeline.store.copying import checked_spec
 from marin_pipeline.store.inventory import in_parallel
 from marin_pipeline.store.kept_files import file_digests
 from marin_pipeline.store.names import current_names, key_folders
-from marin_pipeline.store.objects import LOCAL, ObjectStore, answered, explain_os_error, shown_url, told_url
+from marin_pipeline.store.objects import LOCAL, ObjectStore, answered, command, explain_os_error, shown_url, told_url
 from marin_pipeline.store.origins import read_origin
 from marin_pipeline.store.records import typed
 from marin_pipeline.store.verify import Verifier
@@ -85,8 +86,12 @@ def _write(path: Path, data: bytes) -> None:
         raise type(found)(str(found).replace("choose another prefix with --prefix", "choose another file")) from error
 
 
-def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
+def bundle_of(objects: ObjectStore, id: str, key: str, done: str = "shared", theirs: bool = False) -> Bundle:
     """The bundle of a current output.
+
+    Args:
+        done: what is asked for, as in `shared`.
+        theirs: the store is somebody else's to mend.
 
     Raises:
         UsageError: when it has none.
@@ -97,8 +102,9 @@ def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
     steps = gathered.ordered(key)
     problems = [*gathered.problems, *_stale(steps)] or _damage(objects, steps)
     if problems:
-        what = f"{id} {key[:8]} cannot be shared, since not all is sound that it was made from"
-        raise NotShared(f"{what}:\n{in_lines(problems)}")
+        what = f"{id} {key[:8]} cannot be {done}, since not all is sound that it was made from"
+        whose = f"; what follows is for the owner of {shown_url(objects.url)} to do" if theirs else ""
+        raise NotShared(f"{what}{whose}:\n{in_lines(problems)}")
     origins = {digest: read_origin(objects, digest) for digest in sorted({step.commit.origin for step in steps} - {""})}
     files = _sizes(
         objects, {each for step in steps if step.commit.origin for each in file_digests(step.commit.arguments)}
@@ -110,7 +116,7 @@ def bundle_of(objects: ObjectStore, id: str, key: str) -> Bundle:
     try:
         bundle.check()
     except ValueError as error:
-        raise NotShared(f"{id} {key[:8]} cannot be shared, since its records contradict each other: {error}") from error
+        raise NotShared(f"{id} {key[:8]} cannot be {done}, since its records contradict each other: {error}") from error
     return bundle
 
 
@@ -177,10 +183,8 @@ class _Gathered:
         if after is None or not copied:
             return "run the experiment again"
         place = copied if copied != LOCAL else ",".join(given_substitutes()) or "PREFIX"
-        return (
-            f"{after.label} was taken from {copied}, where what it was made from has stayed: say `marin-pipeline pull "
-            f"{after.key[:8]} --from {place} --deep --prefix {shown_url(self._objects.url)}`"
-        )
+        taking = command(f"pull {after.key[:8]} --from {quote(place)} --deep", self._objects)
+        return f"{after.label} was taken from {copied}, where what it was made from has stayed: say {taking}"
 
     def _id_of(self, key: str) -> str:
         """Id of the step with a key; empty when the store does not know it."""

@@ -77,6 +77,18 @@ class StepVerdict:
         yield from (f"{self.name}: {each}" for each in self.notes)
 
 
+@dataclass(frozen=True)
+class OtherFile:
+    """A file that was read to run a step, and is not the recorded one."""
+
+    path: str
+    """As its step knows it."""
+    step: str
+    """Name of the step that made it or was given it."""
+    id: str
+    key: str
+
+
 @dataclass
 class Outcome:
     """How a reproduction came out."""
@@ -102,8 +114,8 @@ class Outcome:
     """What could not be verified or had other bytes than were recorded, so that nothing ran, or nothing more."""
     damaged: str = ""
     """The object, file or store of the damage."""
-    was_compared: bool = False
-    """Whether the damage is a file that was read and is not the recorded one, so that this is a verdict."""
+    other_bytes: OtherFile | None = None
+    """The file of the damage where it was read and is not the recorded one, so that this is a verdict."""
     notes: list[str] = field(default_factory=list[str])
     """What a reader should know beside the verdict."""
     machine: list[Change] = field(default_factory=list[Change])
@@ -116,7 +128,7 @@ class Outcome:
     def word(self) -> Word | None:
         """The verdict; None where the steps did not come to their end."""
         if self.damage:
-            return "diverged" if self.was_compared else None
+            return "diverged" if self.other_bytes else None
         if self.failed or self.interrupted or not self.steps:
             return None
         worst = max(self.steps, key=lambda step: _ORDER[step.word])
@@ -147,7 +159,7 @@ class Outcome:
         """The verdict in a line."""
         word = self.word
         if self.damage:
-            how = "diverged at" if self.was_compared else "could not be verified:"
+            how = "diverged at" if self.other_bytes else "could not be verified:"
             return f"{how} {self.damaged}: {self.damage}"
         if word is None:
             return "interrupted" if self.interrupted else self._failure()
@@ -225,10 +237,10 @@ class Outcome:
         }
 
     def _first(self) -> dict[str, Tree] | None:
-        if self.damage and not self.was_compared:
-            return None
+        if self.other_bytes:
+            return {**vars(self.other_bytes), "change": "damaged", "message": f"{self.damaged}: {self.damage}"}
         if self.damage:
-            return {"step": None, "key": None, "path": self.damaged, "change": "damaged", "place": self.damage}
+            return None
         step = self.diverged_at or self.began
         if step is None or step.first is None:
             return None

@@ -24,7 +24,7 @@ from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, look, publish_commit, write_spec
 from marin_pipeline.store.lease import Lease, Waiting
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest, build_manifest, files_below
-from marin_pipeline.store.objects import ObjectStore, explain_os_error
+from marin_pipeline.store.objects import ObjectStore, command, explain_os_error
 from marin_pipeline.store.pages import write_manifest
 
 POLL = 1.0
@@ -137,8 +137,8 @@ def adopt(objects: ObjectStore, content: Content, life: float) -> tuple[Commit, 
     while True:
         found = look(objects, content.id, content.key)
         if found.damage:
-            remedy = f"`marin-pipeline invalidate {content.key[:8]} --reason damaged`, and adopt it again"
-            raise CorruptOutput(f"{found.damage.rpartition('; ')[0]}; {remedy}")
+            ending = command(f"invalidate {content.key[:8]} --reason damaged", objects)
+            raise CorruptOutput(f"{found.damage.rpartition('; ')[0]}; {ending}, and adopt it again")
         if found.commit is not None:
             return found.commit, False
         lease = waiting.attempt()

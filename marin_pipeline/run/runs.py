@@ -18,7 +18,7 @@ from marin_pipeline.run.options import lease_life
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.run.words import counted, moment
 from marin_pipeline.store.lease import is_alive
-from marin_pipeline.store.objects import ObjectStore
+from marin_pipeline.store.objects import ObjectStore, command
 
 TROUBLE = 2
 """Exit code of `diff` where nothing could be compared, as that of the program `diff`."""
@@ -133,7 +133,7 @@ def _side(objects: ObjectStore, selector: str) -> tuple[str, str] | RunAt:
     except UsageError as error:
         run = find_run(objects, selector)
         if run is None:
-            raise UsageError(f"{error}; nor is it a run, as `marin-pipeline runs` lists them") from error
+            raise UsageError(f"{error}; nor is it a run, as {command('runs', objects)} lists them") from error
         return run
 
 

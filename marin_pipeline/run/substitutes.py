@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from marin_pipeline.core.errors import MarinError, StoreError, UsageError
+from marin_pipeline.core.errors import MarinError, StoreError
 from marin_pipeline.core.graph import Graph, Node
 from marin_pipeline.core.visible import say
 from marin_pipeline.run.options import SUBSTITUTES, given_substitutes
 from marin_pipeline.store.commit import Elsewhere, Look, look_again
-from marin_pipeline.store.objects import ObjectStore, answered, open_objects, together
+from marin_pipeline.store.given import naming_option, open_given
+from marin_pipeline.store.objects import ObjectStore, answered, together
 from marin_pipeline.store.read_only import ReadOnlyObjects
 
 
@@ -30,7 +31,9 @@ def with_elsewhere(
     if not missing:
         return found
     for prefix in dict.fromkeys(prefixes):
-        for key, each in _outputs(_opened(prefix), objects, missing, _given_as(prefix)).items():
+        given_as = SUBSTITUTES if prefix in given_substitutes() else "--substitute"
+        store = ReadOnlyObjects(open_given(prefix, given_as))
+        for key, each in _outputs(store, objects, missing, given_as).items():
             found[key] = replace(found[key], elsewhere=(*found[key].elsewhere, each))
     return found
 
@@ -38,18 +41,6 @@ def with_elsewhere(
 def tell(text: str) -> None:
     """Say on stderr what a person should know; nothing hangs on it."""
     say(f"warning: {text}", sys.stderr)
-
-
-def _opened(prefix: str) -> ObjectStore:
-    try:
-        return ReadOnlyObjects(open_objects(prefix))
-    except UsageError as error:
-        raise UsageError(str(error).replace("--prefix", _given_as(prefix))) from error
-
-
-def _given_as(prefix: str) -> str:
-    """Where a prefix of a substitute was written, for errors."""
-    return SUBSTITUTES if prefix in given_substitutes() else "--substitute"
 
 
 def _outputs(store: ObjectStore, own: ObjectStore, nodes: Sequence[Node], given_as: str) -> dict[str, Elsewhere]:
@@ -62,8 +53,7 @@ def _outputs(store: ObjectStore, own: ObjectStore, nodes: Sequence[Node], given_
         first = _look(store, nodes[0])  # a store that does not answer is asked once, and not for every step
         looks = [first, *together(store, *(partial(_look, store, node) for node in nodes[1:]))]
     except MarinError as error:
-        told = str(error).replace("--prefix", given_as)
-        tell(f"{told}; nothing is taken from there in this run")
+        tell(f"{naming_option(str(error), {given_as: store.url})}; nothing is taken from there in this run")
         return {}
     for look in looks:
         if look.damage:

@@ -15,7 +15,7 @@ from marin_pipeline.run.explain import artifact_of, shown
 from marin_pipeline.run.figures import figure_text, figures, leaves
 from marin_pipeline.store.commit import Commit, look_many
 from marin_pipeline.store.names import current_names, find_keys, resolve
-from marin_pipeline.store.objects import ObjectStore, together
+from marin_pipeline.store.objects import ObjectStore, command, together
 from marin_pipeline.store.output import CommittedOutput
 
 FIGURES = 12
@@ -130,7 +130,7 @@ def tables(objects: ObjectStore, prefix: str, columns: Sequence[str]) -> list[Ta
     if not rows and prefix:
         raise UsageError(
             f"{prefix!r} is no name with a result, no beginning of one before a '/', and no step's id in "
-            f"{objects.url}; `marin-pipeline ls` lists what there is"
+            f"{objects.url}; {command('ls', objects)} lists what there is"
         )
     first = {key: sorted(each)[0] for key, each in names.items()}
     if not prefix:

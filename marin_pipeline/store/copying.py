@@ -28,6 +28,7 @@ from marin_pipeline.store.objects import (
     ObjectInfo,
     ObjectStore,
     answered,
+    command,
     holds,
     put,
     shown_url,
@@ -55,16 +56,19 @@ _PLACE = re.compile(
 of a manifest, a part or a shard, and never a record.
 """
 
-ELSEWHERE = (
-    "it cannot be taken from there: take it from another store, or have it made anew there with --force "
-    "(`marin-pipeline verify --level full` says what is damaged)"
-)
-"""What to do where the source has not got what it says."""
-
 BATCH = 4096
 """Files that are dealt with at a time: what they need besides the listing of those that are there, which is in memory
 as a whole (some 400 bytes a file).
 """
+
+
+def elsewhere(source: ObjectStore) -> str:
+    """What to do where the source has not got what it says."""
+    verifying = command("verify --level full", source)
+    return (
+        "it cannot be taken from there: take it from another store, or have it made anew there with --force "
+        f"({verifying} says what is damaged)"
+    )
 
 
 def copy_output(
@@ -103,7 +107,7 @@ def copy_output(
     manifest = answered(partial(read_manifest, source, id, key, commit))
     if manifest.output_digest != commit.output:
         where = f"{source.url}/{layout.manifest(id, key, commit.attempt)}"
-        raise CorruptOutput(f"{where}: gives another output digest than was committed; {ELSEWHERE}")
+        raise CorruptOutput(f"{where}: gives another output digest than was committed; {elsewhere(source)}")
     _Copy(source, target, layout.attempt(id, key, commit.attempt), manifest, report).run()
     copy_provenance(source, target, commit)
     write_spec(target, id, key, spec)
@@ -124,9 +128,9 @@ def checked_spec(objects: ObjectStore, id: str, key: str) -> bytes:
     found = answered(partial(objects.read, path))
     if found is None or hashlib.sha256(found.data).hexdigest() != key:
         state = "is missing" if found is None else "does not hash to its key"
-        raise CorruptOutput(f"{objects.url}/{path}: the spec of {key[:8]} {state}; {ELSEWHERE}")
-    if spec_tree(found.data, f"{objects.url}/{path}", ELSEWHERE)["step"] != id:
-        raise CorruptOutput(f"{objects.url}/{path}: is the spec of another step than {id}; {ELSEWHERE}")
+        raise CorruptOutput(f"{objects.url}/{path}: the spec of {key[:8]} {state}; {elsewhere(objects)}")
+    if spec_tree(found.data, f"{objects.url}/{path}", elsewhere(objects))["step"] != id:
+        raise CorruptOutput(f"{objects.url}/{path}: is the spec of another step than {id}; {elsewhere(objects)}")
     return found.data
 
 
@@ -212,7 +216,7 @@ class _Copy:
         """
         found = _PLACE.fullmatch(entry.object)
         if found is None or {"..", ".", ""} & set(entry.object.split("/")):
-            raise CorruptOutput(f"{self._where(entry)}: is no place of an output's file; {ELSEWHERE}")
+            raise CorruptOutput(f"{self._where(entry)}: is no place of an output's file; {elsewhere(self._source)}")
         return found["unit"]
 
     def _held(self) -> dict[str, ObjectInfo]:
@@ -275,7 +279,7 @@ class _Copy:
                 if content.size > entry.size:
                     break
         except FileNotFoundError as error:
-            raise CorruptOutput(f"{self._where(entry)}: is missing; {ELSEWHERE}") from error
+            raise CorruptOutput(f"{self._where(entry)}: is missing; {elsewhere(self._source)}") from error
         except OSError as error:
             raise StoreError(f"{self._where(entry)}: cannot be read ({error.strerror or error})") from error
         if (content.size, content.hexdigest()) != (entry.size, entry.sha256):
@@ -283,7 +287,7 @@ class _Copy:
             state = "its bytes are not those that were committed (sha256 differs)"
             if content.size != entry.size:
                 state = f"has {size} bytes, but {entry.size} were committed"
-            raise OtherBytes(f"{self._where(entry)}: {state}; {ELSEWHERE}")
+            raise OtherBytes(f"{self._where(entry)}: {state}; {elsewhere(self._source)}", entry.path)
         if kept:
             yield kept
 

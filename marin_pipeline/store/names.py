@@ -18,7 +18,7 @@ from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import CorruptOutput, UsageError
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now
-from marin_pipeline.store.objects import ObjectStore, holds, put, together
+from marin_pipeline.store.objects import ObjectStore, command, holds, put, together
 from marin_pipeline.store.records import parsed, typed
 
 _KEY16 = re.compile(r"[0-9a-f]{16}")
@@ -140,7 +140,7 @@ def drop_root(objects: ObjectStore, text: str) -> NameRecord:
     if found is None or not holds(objects, path):
         raise UsageError(
             f"{text!r} is no root in {objects.url}: nobody gave that name with `marin-pipeline name`; "
-            f"`marin-pipeline name {short}` lists what it has stood for"
+            f"{command(f'name {short}', objects)} lists what it has stood for"
         )
     put(objects, layout.root_end(holder, name, int(number)), dumps({"at": now()}))
     return found

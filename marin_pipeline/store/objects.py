@@ -346,6 +346,13 @@ def told_url(url: str) -> str:
     return shown_url(url) if "://" in url else LOCAL
 
 
+def command(words: str, objects: ObjectStore) -> str:
+    """A command of `marin-pipeline` on this store, for errors: as it can be pasted anywhere."""
+    from shlex import quote
+
+    return f"`marin-pipeline {words} --prefix {quote(shown_url(objects.url))}`"
+
+
 def too_large(where: str, most: int) -> CorruptOutput:
     """The error of an object that has more bytes than it can have."""
     return CorruptOutput(f"{where}: has more than {most:,} bytes, which no such object has; it is damaged or not ours")

@@ -19,7 +19,7 @@ from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest, checksums_differ
-from marin_pipeline.store.objects import NoAnswer, ObjectInfo, ObjectStore
+from marin_pipeline.store.objects import NoAnswer, ObjectInfo, ObjectStore, command
 from marin_pipeline.store.origins import read_origin
 from marin_pipeline.store.pages import PagedManifest, read_manifest
 from marin_pipeline.store.provenance import named_by
@@ -155,7 +155,7 @@ class Verifier:
 
     def _add(self, verified: Verified, what: str, path: str, remedy: str = "") -> None:
         again = "adopt it again" if verified.id.startswith("adopted/") else "run what needs it again"
-        mend = f"`marin-pipeline invalidate {verified.key[:8]} --reason damaged`, and {again}"
+        mend = f"{self._ending(verified)}, and {again}"
         verified.findings.append(Finding(what, f"{self._objects.url}/{path}", remedy or mend))
 
     def _check_spec(self, verified: Verified) -> None:
@@ -196,8 +196,10 @@ class Verifier:
 
     def _add_damaged(self, verified: Verified, what: str, path: str) -> None:
         """A run takes what is there for what was kept, so that it must go first."""
-        again = f"`marin-pipeline invalidate {verified.key[:8]} --reason damaged`, and run what needs it again"
-        self._add(verified, what, path, f"delete it, {again}")
+        self._add(verified, what, path, f"delete it, {self._ending(verified)}, and run what needs it again")
+
+    def _ending(self, verified: Verified) -> str:
+        return command(f"invalidate {verified.key[:8]} --reason damaged", self._objects)
 
     def _find_code(self, origin: str) -> tuple[str, str] | None:
         """What is wrong with an origin or with its code, and where."""

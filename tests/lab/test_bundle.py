@@ -68,9 +68,8 @@ def pulled(data: bytes, source: Path, to: Path, deep: bool = True) -> None:
     file = to / "bundle.json"
     to.mkdir(exist_ok=True)
     file.write_bytes(data)
-    Pull(
-        LocalObjects(to / "store"), Asked(str(file), str(source), deep, None), lambda event: None, lambda *_: None
-    ).run()
+    asked = Asked(str(file), str(source), deep, None)
+    Pull(LocalObjects(source), LocalObjects(to / "store"), asked, lambda event: None, lambda *_: None).run()
 
 
 def refuse_damage(store: Path) -> int:

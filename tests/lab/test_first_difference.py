@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from marin_pipeline.core.artifact import ContentHash
+from marin_pipeline.lab.comparison import Difference
 from marin_pipeline.lab.first_difference import Side, first_difference
 from marin_pipeline.store.manifest import Entry
 from marin_pipeline.store.objects import ObjectStore, open_objects
@@ -104,3 +105,12 @@ def test_tables_that_were_compared_are_closed(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(pq, "ParquetFile", Noted)
     assert first_difference(*sides(tmp_path, "t.parquet", table([1]), table([2]))) == "row 0, count: 1 → 2"
     assert [file.closed for file in opened] == [True, True]
+
+
+def test_sizes_that_round_to_one_text_are_told_in_bytes() -> None:
+    def told(*sizes: int) -> str:
+        return str(Difference("all.txt", "different", (sizes[0], sizes[1]), ("0", "1")))
+
+    assert told(83_210, 83_240) == "all.txt (83,210 B → 83,240 B)"
+    assert told(83_210, 93_210) == "all.txt (83.2 kB → 93.2 kB)"
+    assert told(83_210, 83_210) == "all.txt (83.2 kB, other bytes)"

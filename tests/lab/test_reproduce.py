@@ -162,7 +162,10 @@ def test_a_flipped_byte_of_an_input_is_refused_before_anything_runs(project: Pro
         flip(path)
     done, last = project.reproduce(str(bundle))
     assert (done.code, last["verdict"], last["steps"]) == (4, "diverged", 0)
-    assert "word.txt" in last["first_difference"]["path"]
+    first = last["first_difference"]
+    assert (first["path"], first["change"], first["step"]) == ("words/0.txt", "damaged", "upper")
+    assert {step["id"]: step["key"] for step in json.loads(bundle.read_text())["steps"]}[first["id"]] == first["key"]
+    assert "word.txt (the file 'words/0.txt'): its bytes are not those" in first["message"]
     assert ran(done.events) == []
     # With all its ancestors it needs none of these bytes.
     assert project.reproduce(str(bundle), "--deep")[1]["verdict"] == "reproduced bit-identical"
@@ -174,7 +177,8 @@ def test_a_flipped_byte_of_a_local_file_that_was_kept_is_refused(project: Projec
     flip(kept)
     done, last = project.reproduce(str(bundle), "--deep")
     assert (done.code, last["verdict"]) == (4, "diverged")
-    assert kept.name in last["first_difference"]["path"]
+    assert [last["first_difference"][each] for each in ("path", "step")] == ["in.txt", "read"]
+    assert kept.name in last["first_difference"]["message"]
     assert ran(done.events) == []
 
 

@@ -117,7 +117,7 @@ def test_an_error_nobody_thought_of_leaves_no_store_behind(tmp_path: Path, monke
 
     monkeypatch.setattr(reproduce, "_run_again", broken)
     source = reproduce.ReadOnlyObjects(reproduce.open_objects(project.store))
-    bundle = reproduce.read_bundle("longest", source)
+    bundle = reproduce.read_bundle("longest", source, "reproduced")
     told: list[str] = []
     with pytest.raises(KeyError):
         reproduce.reproduce(source, bundle, reproduce.Asked(), Reporter(told.append, None))

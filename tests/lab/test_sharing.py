@@ -20,7 +20,7 @@ from marin_pipeline.run import housekeeping
 from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.copying import copy_output
 from marin_pipeline.store.gc import collect
-from marin_pipeline.store.objects import open_objects
+from marin_pipeline.store.objects import LOCAL, open_objects
 from marin_pipeline.store.sealed import seal, unseal
 from tests.conftest import ROOT, Program, Ran
 from tests.run.conftest import inline
@@ -180,7 +180,11 @@ def end_ancestor(inline: Bench) -> None:
     ],
 )
 def test_share_refuses_what_was_made_from_what_is_damaged_or_missing(
-    inline: Bench, command: Command, damage: Callable[..., None]
+    inline: Bench,
+    command: Command,
+    damage: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     inline.run(TARGET)
     damage(inline)
@@ -188,6 +192,15 @@ def test_share_refuses_what_was_made_from_what_is_damaged_or_missing(
     assert ran.code == 4
     assert ran.out == ""
     assert "cannot be shared" in ran.err
+    assert "for the owner" not in ran.err
+    monkeypatch.chdir(tmp_path)
+    for done, *theirs in (["pulled", "pull"], ["reproduced", "reproduce", "--to", "to"]):
+        told = command(*theirs[:1], "times", "--from", str(inline.prefix), *theirs[1:], "--prefix", "mine").err
+        assert f"cannot be {done}, " in told
+        assert f"what follows is for the owner of {inline.prefix} to do:\n" in told
+    told = command("reproduce", "times").err
+    assert "cannot be reproduced, " in told
+    assert "for the owner" not in told
     assert {lose_code: "code/", lose_origin: "origins/"}.get(damage, words(text="a b").key[:8]) in ran.err
 
 
@@ -350,7 +363,13 @@ def test_pull_says_how_much_comes_before_it_begins_and_refuses_more(
     assert [(each["event"], each.get("status"), each["bytes"]) for each in dry.events] == [
         ("checked", None, size),
         ("pull", "missing", size - 1000),
+        ("summary", None, size),
     ]
+    assert [dry.events[-1][each] for each in ("ok", "dry_run", "fetched", "name")] == [True, True, 0, "pulled/sizes"]
+    assert (
+        pull(command, inline, "sizes", to, "--dry-run", "--max-transfer", "1MB").out.splitlines()[-1]
+        == "nothing was fetched"
+    )
     assert not to.exists()
     ran = pull(command, inline, "sizes", to, "--max-transfer", "1MB")
     assert ran.code == 0
@@ -441,6 +460,8 @@ def test_another_output_for_the_key_is_told_and_left(inline: Bench, command: Com
     assert ran.code == 4
     assert before.commit is not None
     assert f"has the output {before.commit.output[:8]} for this key" in ran.err
+    ending = f"invalidate {text.key[:8]} --reason TEXT --prefix {here.prefix}"
+    assert f"`marin-pipeline {ending}` ends it, or pull into another --prefix" in ran.err
     assert look(here.objects, random_bytes.id, text.key) == before
     assert command("invalidate", text.key, "--reason", "theirs", "--prefix", str(here.prefix)).code == 0
     assert pull(command, inline, tmp_path / "b.json", here.prefix).code == 0
@@ -467,6 +488,25 @@ def test_a_store_that_has_moved_on_is_told_and_nothing_is_taken(
     assert ran.code == 4
     assert "there, and the bundle says" in ran.err
     assert not (tmp_path / "to").exists()
+
+
+def test_a_store_that_has_nothing_of_a_bundle_is_told_in_one_line_with_where_it_was(
+    inline: Bench, command: Command, bundle: Path, tmp_path: Path
+) -> None:
+    other = replace(inline, prefix=tmp_path / "other")
+    other.run(echo(text=random_bytes(seed=1)))
+    for shared_from, told in (
+        ("gs://lab/a", "the bundle says that it was gs://lab/a, which --from can name"),
+        (LOCAL, "ask where it was shared from"),
+    ):
+        tree = Bundle.loads(bundle.read_bytes(), "it")
+        bundle.write_bytes(replace(tree, source=shared_from).dumps())
+        ran = pull(command, other, bundle, tmp_path / "to")
+        line = f"{other.prefix}: nothing of the bundle is there; {told}"
+        assert (ran.code, ran.err) == (4, f"error: {line}\nnothing was taken\n")
+        ran = command("reproduce", str(bundle), "--from", str(other.prefix))
+        assert ran.code == 4
+        assert ran.out.splitlines()[-1] == f"could not be verified: {line}"
 
 
 def test_a_store_that_a_pull_has_filled_stands_for_the_one_that_was_shared_from(

@@ -180,7 +180,10 @@ def test_a_damaged_record_is_named_with_its_remedy(objects: ObjectStore, folder:
     content, _ = taken(objects, folder)
     path = layout.commit(content.id, content.key, 1)
     (tmp_path / "store" / path).write_bytes(b"\x00")
-    with pytest.raises(CorruptOutput, match=rf"1\.json: not a commit .*invalidate {content.key[:8]} --reason damaged"):
+    with pytest.raises(
+        CorruptOutput,
+        match=rf"1\.json: not a commit .*invalidate {content.key[:8]} --reason damaged --prefix {tmp_path}/store`",
+    ):
         adopt(objects, content, LIFE)
 
 

@@ -61,7 +61,8 @@ def test_verify_ends_with_4_when_something_is_wrong_and_says_what_to_do(inline: 
     ran = command("verify", "--level", "full")
     assert ran.code == 4
     assert f"{file}: its bytes are not those that were committed" in ran.out
-    assert f"`marin-pipeline invalidate {words(text='a b').key[:8]} --reason damaged`" in ran.out
+    ending = f"invalidate {words(text='a b').key[:8]} --reason damaged --prefix {inline.prefix}"
+    assert f"`marin-pipeline {ending}`" in ran.out
     ran = command("verify", "words", "--level", "full", "--json")
     line, summary = ran.events
     assert (line["ok"], line["key"], line["findings"][0]["where"]) == (False, words(text="a b").key, str(file))

@@ -200,7 +200,7 @@ def between(monkeypatch: pytest.MonkeyPatch, rule: Callable[[str, str], Fault | 
     """Faults between the engine and substitutes; no patience."""
     monkeypatch.setattr(objects, "WAITS", ())
     monkeypatch.setattr(fetching, "WAITS", ())
-    monkeypatch.setattr(substitutes, "open_objects", lambda prefix: FaultyObjects(open_objects(prefix), rule))
+    monkeypatch.setattr(substitutes, "open_given", lambda prefix, _: FaultyObjects(open_objects(prefix), rule))
 
 
 def test_a_store_that_does_not_answer_is_said_once_and_asked_once(
@@ -456,7 +456,7 @@ def test_a_run_that_is_stopped_while_it_takes_something_goes_on_next_time(
     Slow.go_on.clear()
     Slow.began.clear()
     monkeypatch.setattr(
-        substitutes, "open_objects", lambda prefix: Slow(open_objects(prefix), lambda operation, path: None)
+        substitutes, "open_given", lambda prefix, _: Slow(open_objects(prefix), lambda operation, path: None)
     )
 
     def interrupt() -> None:
