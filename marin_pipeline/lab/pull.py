@@ -26,6 +26,7 @@ from marin_pipeline.lab.share import PULLED, bundle_of
 from marin_pipeline.run.selection import find_step
 from marin_pipeline.run.transfer import Part, Transfers
 from marin_pipeline.run.words import bytes_text, counted, few
+from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Look, look_many
 from marin_pipeline.store.conditions import writable
 from marin_pipeline.store.copying import copy_output
@@ -151,6 +152,8 @@ class Pull:
         self._total = 0
         self._files: set[str] = set()
         """Local files that are there already."""
+        self._known: set[str] = set()
+        """What several outputs name and is there, and was found to be right."""
 
     def run(self) -> None:
         """Check, fetch, commit.
@@ -238,12 +241,16 @@ class Pull:
             raise _Stopped
         self._check_manifest(step)
         for sha256 in sorted(file_digests(step.commit.arguments)) if step.commit.origin else ():
-            copy_file(self._source, self._objects, sha256, bundle.files[sha256])  # no more than the bundle says
+            if layout.kept_file(sha256) not in self._known:
+                # no more than the bundle says
+                copy_file(self._source, self._objects, sha256, bundle.files[sha256])
+                self._known.add(layout.kept_file(sha256))
             with self._lock:
                 is_new = sha256 not in self._files
                 self._files.add(sha256)
             self._fetched(bundle.files[sha256] if is_new else 0)
-        commit = copy_output(self._source, self._objects, step.id, step.key, step.commit, report=self._fetched)
+        source, target = self._source, self._objects
+        commit = copy_output(source, target, step.id, step.key, step.commit, report=self._fetched, known=self._known)
         self._refuse_other(step, commit.output)
         with self._lock:
             self._tell(self._told(step, "fetched"))

@@ -266,10 +266,11 @@ class Reproduction:
             done += size
             self.fetching(done, total)
 
+        known: set[str] = set()
         for step in self.work.pulled:
             self.tell(f"pull     {step.key[:8]}  {step.name}  {bytes_text(step.commit.bytes)}")
             with _of(step):
-                copy_output(self.source, self.to, step.id, step.key, step.commit, report=report)
+                copy_output(self.source, self.to, step.id, step.key, step.commit, report=report, known=known)
         given = [*self.work.pulled, *self.work.there]
         looks = look_many(self.to, [(step.id, step.key) for step in given])
         for step in given:

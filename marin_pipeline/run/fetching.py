@@ -91,6 +91,7 @@ class Fetching:
         self._due: list[Fetch] = []
         self._going: list[Fetch] = []
         self._unreachable: set[str] = set()
+        self._known: set[str] = set()
         self._stopped = threading.Event()
         self._last_told = 0.0
 
@@ -179,7 +180,8 @@ class Fetching:
         while True:
             fetch.done = 0
             try:
-                commit = copy_output(taken.objects, self._objects, node.id, node.key, taken.commit, report=report)
+                source, target = taken.objects, self._objects
+                commit = copy_output(source, target, node.id, node.key, taken.commit, report=report, known=self._known)
                 break
             except Unreachable:
                 wait = next(waits, None)

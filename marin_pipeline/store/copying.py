@@ -12,9 +12,11 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import Event, Lock
+from typing import TypeVar
 
 from marin_pipeline.core.artifact import ContentHash
 from marin_pipeline.core.errors import CorruptOutput, OtherBytes, StoreError
@@ -29,7 +31,6 @@ from marin_pipeline.store.objects import (
     ObjectStore,
     answered,
     command,
-    holds,
     put,
     shown_url,
     together,
@@ -41,6 +42,8 @@ from marin_pipeline.store.provenance import named_by
 from marin_pipeline.store.records import spec_tree
 from marin_pipeline.store.snapshots import keep_snapshot, read_snapshot
 from marin_pipeline.store.soundness import problem_with
+
+T = TypeVar("T")
 
 AT_ONCE = 16
 """Objects that are copied at the same time."""
@@ -79,11 +82,14 @@ def copy_output(
     commit: Commit,
     *,
     report: Callable[[int], None] = lambda size: None,
+    known: set[str] | None = None,
 ) -> Commit:
     """Copy what `commit` of the source names, and make it the output of its key in the target.
 
     Args:
         report: told, one call at a time, of every so many bytes that are there now; what it raises ends the copy.
+        known: what outputs share (origins, code, local files) and was found to be right in the target, or written
+            there, since this set was made; added to. It is not read again.
 
     Returns:
         The commit that counts in the target: ours, or one that was there already or came first.
@@ -109,7 +115,7 @@ def copy_output(
         where = f"{source.url}/{layout.manifest(id, key, commit.attempt)}"
         raise CorruptOutput(f"{where}: gives another output digest than was committed; {elsewhere(source)}")
     _Copy(source, target, layout.attempt(id, key, commit.attempt), manifest, report).run()
-    copy_provenance(source, target, commit)
+    copy_provenance(source, target, commit, set() if known is None else known)
     write_spec(target, id, key, spec)
     _copy_manifest(source, target, id, key, commit)
     # What lies elsewhere may be read by strangers.
@@ -134,22 +140,29 @@ def checked_spec(objects: ObjectStore, id: str, key: str) -> bytes:
     return found.data
 
 
-def copy_provenance(source: ObjectStore, target: ObjectStore, commit: Commit) -> None:
-    """Copy what a commit names beside its files: the record of its origin, the code of that, the local files.
+def copy_provenance(source: ObjectStore, target: ObjectStore, commit: Commit, known: set[str]) -> None:
+    """Copy what a commit names beside its files: the record of its origin, the code of that, the local files. What is
+    there already is read, and other bytes are replaced: each is named by what it holds.
 
     Raises:
         CorruptOutput: when the source has not got it, or other bytes.
     """
-    if not commit.origin:
-        return
-    for path in sorted(named_by(commit)):
-        if path.startswith("files/") and not holds(target, path):
+    named = named_by(commit) - known
+    for path in sorted(named):
+        if path.startswith("files/"):
             copy_file(source, target, path.rpartition("/")[2], None)
-    if not holds(target, layout.origin(commit.origin)):
-        origin = answered(partial(read_origin, source, commit.origin))
-        if not holds(target, layout.snapshot(origin.snapshot)):
-            keep_snapshot(target, answered(partial(read_snapshot, source, origin.snapshot)))
+    if layout.origin(commit.origin) in named:
+        origin = _sound(read_origin, target, source, commit.origin)
+        keep_snapshot(target, _sound(read_snapshot, target, source, origin.snapshot))
         keep_origin(target, origin)
+    known |= named
+
+
+def _sound(read: Callable[[ObjectStore, str], T], target: ObjectStore, source: ObjectStore, digest: str) -> T:
+    """What has a digest, from the target, or else from the source."""
+    with suppress(CorruptOutput):
+        return answered(partial(read, target, digest))
+    return answered(partial(read, source, digest))
 
 
 def _copy_manifest(source: ObjectStore, target: ObjectStore, id: str, key: str, commit: Commit) -> None:
@@ -292,19 +305,21 @@ class _Copy:
             yield kept
 
     def _refuse_other(self, entry: Entry, info: ObjectInfo | None) -> None:
-        """What is there already must be what is copied: it may be another output's, and is not replaced.
+        """What is there already must be what is copied: it may be another output's, and is not replaced. It is read:
+        a checksum that the source's manifest says is not held against the store's, since anybody can make other bytes
+        of that checksum.
 
         Raises:
             StoreError: when it is not.
         """
         same = info is not None and info.size == entry.size
-        said = None if info is None else info.checksum
-        unsure = self._target.in_place or (None not in (said, entry.checksum) and said != entry.checksum)
-        if same and unsure:
+        if same:
             content = ContentHash()
             for block in self._target.blocks(entry.object):
+                if self._stopped.is_set():
+                    raise _Stopped
                 content.update(block)
-            same = content.hexdigest() == entry.sha256
+            same = (content.size, content.hexdigest()) == (entry.size, entry.sha256)
         if not same:
             where = self._where(entry, self._target)
             raise StoreError(f"{where}: other bytes lie there than those that are copied; delete it, and copy again")

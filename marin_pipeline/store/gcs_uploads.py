@@ -24,6 +24,7 @@ from marin_pipeline.store.objects import (
     ObjectWriter,
     Told,
     Written,
+    changed_on_the_way,
     explain_os_error,
     untold,
     written_meanwhile,
@@ -80,14 +81,22 @@ class Hashes:
 
 
 async def put(place: Place, data: bytes | bytearray, **condition: str) -> str | None:
-    """Write an object by one request; its version, or None when the condition does not hold."""
+    """Write an object by one request; its version, or None when the condition does not hold.
+
+    The store is told the checksum, and refuses other bytes (not so the emulator); what it answers is held against it.
+
+    Raises:
+        StoreError: when the bytes were changed on their way.
+    """
+    checksum = base64.b64encode(google_crc32c.value(bytes(data)).to_bytes(4, "big")).decode()
+    about = json.dumps({"name": place.name, "crc32c": checksum})
     head = (
-        f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps({'name': place.name})}\r\n"
+        f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{about}\r\n"
         f"--{_BOUNDARY}\r\nContent-Type: application/octet-stream\r\n\r\n"
     )
     reply = await place.client.request(
         "POST",
-        place.client.upload_url(place.bucket, uploadType="multipart", fields="generation", **condition),
+        place.client.upload_url(place.bucket, uploadType="multipart", fields="generation,crc32c", **condition),
         place.where,
         "write",
         data=b"".join((head.encode(), data, f"\r\n--{_BOUNDARY}--\r\n".encode())),
@@ -96,10 +105,22 @@ async def put(place: Place, data: bytes | bytearray, **condition: str) -> str | 
     )
     if reply.status == 412:
         return None
-    version = place.client.tree(reply, place.where, "write").get("generation")
+    answer = place.client.tree(reply, place.where, "write")
+    version = answer.get("generation")
     if not version:
         raise place.client.not_gcs(place.where, "write")
+    _refuse_changed(place, answer.get("crc32c"), checksum)
     return str(version)
+
+
+def _refuse_changed(place: Place, answered: str | None, checksum: str | None) -> None:
+    """The checksum that the store answers is that of the bytes that were sent.
+
+    Raises:
+        StoreError: when it is another one.
+    """
+    if answered not in (None, checksum):
+        raise changed_on_the_way(place.where, f"CRC32C {answered}", f"{checksum}")
 
 
 # Sessions -------------------------------------------------------------------------------------------------------------
@@ -115,6 +136,8 @@ class Session:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._url = ""
+        self.checksum: str | None = None
+        """Of the whole object, as the store says in the end."""
         self._problem: StoreError | None = None
         """Why there are no more blocks."""
 
@@ -202,8 +225,10 @@ class Session:
             return int(found) + 1 if NUMBER.fullmatch(found) else 0
         if reply.status in (404, 410) or not last:
             raise Gone
-        if self._place.client.tree(reply, self._place.where, "write").get("size") != f"{stop}":
+        answer = self._place.client.tree(reply, self._place.where, "write")
+        if answer.get("size") != f"{stop}":
             raise Gone
+        self.checksum = answer.get("crc32c")
         return stop
 
     async def abandon(self) -> None:
@@ -286,7 +311,9 @@ async def _publish(place: Place, file: FileToPublish, room: _Room, told: Told) -
 async def _publish_large(place: Place, source: _Source) -> None:
     for _ in range(SESSIONS):
         try:
-            await Session(place).send(0, source.size, source.blocks, last=True)
+            session = Session(place)
+            await session.send(0, source.size, source.blocks, last=True)
+            _refuse_changed(place, session.checksum, source.written().checksum)
             return
         except Gone:
             continue
@@ -409,6 +436,7 @@ class Writer(ObjectWriter):
         else:
             self._send(last=True)
             self._arrived()
+            _refuse_changed(self._place, self._session.checksum, self._hashes.written().checksum)
         return self._hashes.written()
 
     def _abort(self) -> None:

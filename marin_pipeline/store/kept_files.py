@@ -10,7 +10,7 @@ from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import CorruptOutput, InputError, StoreError
 from marin_pipeline.core.key import tagged
 from marin_pipeline.store import layout
-from marin_pipeline.store.objects import ObjectStore, explain_os_error, holds, put
+from marin_pipeline.store.objects import ObjectStore, explain_os_error, put, write_anew
 
 SMALL = 8 * 2**20
 """Bytes up to which a file is written in one call."""
@@ -19,7 +19,9 @@ BLOCK = 2**20
 
 
 def keep_file(objects: ObjectStore, file: Path, sha256: str, size: int) -> None:
-    """Keep a file's content, unless the store has it.
+    """Keep a file's content, unless the store has it; other bytes in its place are replaced. Of a file above `SMALL`
+    that is there only the size is looked at: each run that is given it would have to read all of it
+    (`verify --level full` does).
 
     Args:
         sha256: as `content_digest` gives it.
@@ -29,14 +31,20 @@ def keep_file(objects: ObjectStore, file: Path, sha256: str, size: int) -> None:
         StoreError: when it cannot be written.
     """
     path = layout.kept_file(sha256)
-    if holds(objects, path):
+    if size <= SMALL:
+        is_right = _is_right(objects, path, sha256, size)
+    else:
+        info = objects.info(path)
+        is_right = None if info is None else info.size == size
+    if is_right:
         return
     try:
         if size <= SMALL:
             content = ContentHash()
             content.update(data := file.read_bytes())
             _refuse_other(file, content, sha256)
-            put(objects, path, data)
+            if is_right is False or put(objects, path, data).data != data:
+                write_anew(objects, path, data)
         else:
             _stream(objects, file, path, sha256)
     except OSError as error:
@@ -44,7 +52,8 @@ def keep_file(objects: ObjectStore, file: Path, sha256: str, size: int) -> None:
 
 
 def copy_file(source: ObjectStore, target: ObjectStore, sha256: str, size: int | None) -> None:
-    """Copy a file that is kept in one store into another, unless it is there.
+    """Copy a file that is kept in one store into another, unless it is there, which is read; other bytes in its place
+    are replaced.
 
     Args:
         size: bytes, where it is known; no more than one block after so many are read.
@@ -54,7 +63,8 @@ def copy_file(source: ObjectStore, target: ObjectStore, sha256: str, size: int |
         StoreError: when a store does not answer.
     """
     path = layout.kept_file(sha256)
-    if holds(target, path):
+    is_right = _is_right(target, path, sha256, size)
+    if is_right:
         return
     blocks, small = _checked(source, path, sha256, size), bytearray()
     for block in blocks:
@@ -62,12 +72,25 @@ def copy_file(source: ObjectStore, target: ObjectStore, sha256: str, size: int |
         if len(small) > SMALL:
             break
     else:
-        put(target, path, bytes(small))
-        return
+        if is_right is None and put(target, path, bytes(small)).data == small:
+            return
     with target.writer(path) as writer:
         writer.write(small)
         for block in blocks:
             writer.write(block)
+
+
+def _is_right(objects: ObjectStore, path: str, sha256: str, size: int | None) -> bool | None:
+    """Whether what lies at the path of a kept file is that file; None when nothing does."""
+    content = ContentHash()
+    try:
+        for block in objects.blocks(path):
+            content.update(block)
+            if size is not None and content.size > size:
+                return False
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return content.hexdigest() == sha256
 
 
 def _checked(source: ObjectStore, path: str, sha256: str, size: int | None) -> Iterator[bytes]:

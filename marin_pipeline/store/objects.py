@@ -72,6 +72,14 @@ def written_meanwhile(file: Path) -> StoreError:
     return StoreError(f"{file}: was written while it was published; end what writes it before the step ends")
 
 
+def changed_on_the_way(where: str, said: str, expected: str) -> StoreError:
+    """What is said when a store answers a write with the checksum of other bytes than were sent."""
+    return StoreError(
+        f"{where}: the store has other bytes than were written ({said}, not {expected}): they were changed on the way; "
+        "what lies there is damaged: delete it, and run again"
+    )
+
+
 class Written(NamedTuple):
     """What was written, as the writer knows it from the bytes that it handed over."""
 
@@ -392,6 +400,12 @@ def put(objects: ObjectStore, path: str, data: bytes, most: int = RECORD) -> Fou
         if found is None:
             raise StoreError(f"{objects.url}/{path}: is there and is not; the store contradicts itself, run again")
         return found
+
+
+def write_anew(objects: ObjectStore, path: str, data: bytes) -> None:
+    """Replace what lies where an object belongs that is named by what it holds: other bytes are right for nobody."""
+    with objects.writer(path) as writer:
+        writer.write(data)
 
 
 def holds(objects: ObjectStore, path: str) -> bool:

@@ -16,7 +16,7 @@ from marin_pipeline.core.canonical import Tree, dumps
 from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.store import layout
 from marin_pipeline.store.guard import put_record
-from marin_pipeline.store.objects import ObjectStore, holds
+from marin_pipeline.store.objects import ObjectStore, write_anew
 from marin_pipeline.store.records import parsed, typed
 
 SCHEMA = 1
@@ -104,10 +104,11 @@ class Origin:
 
 
 def keep_origin(objects: ObjectStore, origin: Origin) -> None:
-    """Write the record of a run, unless the store has it."""
+    """Write the record of a run, unless the store has it; other bytes in its place are replaced."""
     path = layout.origin(origin.digest)
-    if not holds(objects, path):
-        put_record(objects, path, origin.data)
+    found = objects.read(path) or put_record(objects, path, origin.data)
+    if found.data != origin.data:
+        write_anew(objects, path, origin.data)
 
 
 def read_origin(objects: ObjectStore, digest: str) -> Origin:

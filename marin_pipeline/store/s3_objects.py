@@ -33,6 +33,7 @@ from marin_pipeline.store.objects import (
     ObjectWriter,
     Told,
     Written,
+    changed_on_the_way,
     untold,
 )
 from marin_pipeline.store.remote_objects import RemoteObjects, refuse_parts
@@ -113,7 +114,7 @@ class S3Objects(RemoteObjects):
         for wait in CONFLICTS:
             time.sleep(wait)
             try:
-                return self._records.put(key, data, mode="create", use_multipart=False) or ""
+                return self._version(path, data, self._records.put(key, data, mode="create", use_multipart=False))
             except AlreadyExistsError as error:
                 if status_of(error) != 409:
                     return None
@@ -125,7 +126,7 @@ class S3Objects(RemoteObjects):
     def swap(self, path: str, data: bytes, version: str) -> str | None:
         key = self._key(path)
         try:
-            return self._records.put(key, data, mode={"e_tag": version}, use_multipart=False) or ""
+            tag = self._records.put(key, data, mode={"e_tag": version}, use_multipart=False)
         except (PreconditionError, AlreadyExistsError):
             return None
         except FileNotFoundError as error:
@@ -133,6 +134,16 @@ class S3Objects(RemoteObjects):
             return None
         except Failed as error:
             raise self._explained(error, path, "write") from None
+        return self._version(path, data, tag)
+
+    def _version(self, path: str, data: bytes, tag: str | None) -> str:
+        """The version of what was written by one request, by the ETag that it was answered.
+
+        Raises:
+            StoreError: when the ETag says that other bytes came to lie there.
+        """
+        self._refuse_changed(path, hashlib.md5(data, usedforsecurity=False).hexdigest(), _checksum(tag))
+        return tag or ""
 
     # Folders ---------------------------------------------------------------------------------------------------------
 
@@ -149,7 +160,7 @@ class S3Objects(RemoteObjects):
         key = self._key(folder)
         try:
             found = [
-                ObjectInfo(_decoded(each["path"]), each["size"], (each["e_tag"] or "").strip('"') or None)
+                ObjectInfo(_decoded(each["path"]), each["size"], _checksum(each["e_tag"]))
                 for each in self._records.list(key)
             ]
         except Failed as error:
@@ -164,7 +175,7 @@ class S3Objects(RemoteObjects):
             return None
         except Failed as error:
             raise self._explained(error, path, "read") from None
-        return ObjectInfo(path, found["size"], (found["e_tag"] or "").strip('"') or None)
+        return ObjectInfo(path, found["size"], _checksum(found["e_tag"]))
 
     def names(self, folder: str) -> list[str]:
         key = self._key(folder)
@@ -217,13 +228,13 @@ class S3Objects(RemoteObjects):
         Raises:
             StoreError: when the ETag says that other bytes came to lie there.
         """
-        checksum = (answered or "").strip('"') or None
-        if checksum not in (None, expected) and self._tags_are_digests:
-            raise StoreError(
-                f"{self.url}/{path}: the store has other bytes than were written (ETag {checksum}, not {expected}); "
-                "the attempt is given up, run again"
-            )
+        checksum = _checksum(answered)
+        self._refuse_changed(path, expected, checksum)
         return Written(content.size, content.hexdigest(), checksum)
+
+    def _refuse_changed(self, path: str, expected: str, checksum: str | None) -> None:
+        if checksum not in (None, expected) and self._tags_are_digests:
+            raise changed_on_the_way(f"{self.url}/{path}", f"ETag {checksum}", expected)
 
     @functools.cached_property
     def _tags_are_digests(self) -> bool:
@@ -232,9 +243,12 @@ class S3Objects(RemoteObjects):
         """
         name = f"tmp/1d/{os.urandom(16).hex()}"
         data = name.encode()
-        tag = self.create(name, data)
+        try:
+            tag = self._records.put(self._key(name), data, use_multipart=False)
+        except Failed as error:
+            raise self._explained(error, name, "write") from None
         self.delete(name)
-        return (tag or "").strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
+        return _checksum(tag) == hashlib.md5(data, usedforsecurity=False).hexdigest()
 
     def writer(self, path: str) -> ObjectWriter:
         key = self._key(path)
@@ -298,6 +312,11 @@ class S3Objects(RemoteObjects):
 def part_size(size: int) -> int:
     """Bytes of each part of an upload of `size` bytes: S3 takes 10,000 of them at most."""
     return max(PART, -(-size // MOST_PARTS // BLOCK) * BLOCK)
+
+
+def _checksum(tag: str | None) -> str | None:
+    """An ETag without its quotes."""
+    return (tag or "").strip('"') or None
 
 
 def _decoded(key: str) -> str:

@@ -14,13 +14,14 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from marin_pipeline.core.canonical import digest
 from marin_pipeline.core.errors import CorruptOutput, InputError
 from marin_pipeline.store import layout
-from marin_pipeline.store.objects import ObjectStore, explain_os_error, holds, put
+from marin_pipeline.store.objects import ObjectStore, explain_os_error, put, write_anew
 
 ROOTS = ("project", "packages", "others")
 """Folders at the top: the project of the run, this distribution's packages where they lie elsewhere, and other
@@ -129,10 +130,13 @@ class Snapshot:
 
 
 def keep_snapshot(objects: ObjectStore, snapshot: Snapshot) -> None:
-    """Write a snapshot, unless the store has it."""
-    path = layout.snapshot(snapshot.digest)
-    if not holds(objects, path):
-        put(objects, path, snapshot.packed(), MOST_PACKED)
+    """Write a snapshot, unless the store has it; other bytes in its place are replaced."""
+    with suppress(CorruptOutput):
+        read_snapshot(objects, snapshot.digest)
+        return
+    path, data = layout.snapshot(snapshot.digest), snapshot.packed()
+    if put(objects, path, data, MOST_PACKED).data != data:
+        write_anew(objects, path, data)
 
 
 def read_snapshot(objects: ObjectStore, expected: str) -> Snapshot:

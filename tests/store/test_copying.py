@@ -433,6 +433,61 @@ def test_other_bytes_of_the_target_are_never_replaced(inline: Bench, target: Obj
     assert not is_believed(target, WORDS)
 
 
+@pytest.mark.parametrize("said", [False, True])
+def test_bytes_of_the_right_size_that_lie_in_the_target_are_read_whatever_a_manifest_says_of_them(
+    inline: Bench, target: ObjectStore, said: bool
+) -> None:
+    commit = made(inline, WORDS)
+    entry = next(each for each in entries(inline.objects, WORDS) if each.path == "words.txt")
+    target.create(entry.object, b"X" * entry.size)
+    if said:  # a manifest that agrees with what the target says of the other bytes
+        info = target.info(entry.object)
+        assert info is not None
+        manifest = Manifest(tuple(replace(each, checksum=info.checksum) for each in entries(inline.objects, WORDS)))
+        path = inline.prefix / layout.manifest(step_id(WORDS), WORDS.key, commit.attempt)
+        path.write_bytes(manifest.dumps())
+        commit = replace(commit, manifest=hashlib.sha256(manifest.dumps()).hexdigest())
+    with pytest.raises(StoreError, match=r"words\.txt.*other bytes lie there"):
+        copy_output(inline.objects, target, step_id(WORDS), WORDS.key, commit)
+    assert not is_believed(target, WORDS)
+    target.delete(entry.object)
+    copy_output(inline.objects, target, step_id(WORDS), WORDS.key, commit)
+    assert findings(target) == []
+
+
+@pytest.mark.parametrize("size", [20, 9 * 2**20])
+def test_other_bytes_in_place_of_code_an_origin_or_a_local_file_are_replaced_by_a_copy(
+    inline: Bench, tmp_path: Path, target: ObjectStore, size: int
+) -> None:
+    (tmp_path / "given.txt").write_text("a line\n" + "x" * size)
+    artifact = first_line(file=LocalFile(tmp_path / "given.txt"))
+    made(inline, artifact)
+    for folder in ("origins", "code", "files"):
+        (info,) = inline.objects.list(folder)
+        target.create(info.path, b"X" * info.size)
+    known: set[str] = set()
+    copied(inline.objects, target, artifact, known=known)
+    assert findings(target) == []
+    assert {path.partition("/")[0] for path in known} == {"origins", "files"}
+
+
+def test_what_outputs_share_is_read_once_in_the_target(inline: Bench, target: ObjectStore) -> None:
+    read: list[str] = []
+
+    def note(operation: str, path: str) -> Fault | None:
+        if operation == "read":
+            read.append(path.partition("/")[0])
+        return None
+
+    made(inline, WORDS)
+    known: set[str] = set()
+    for turn in (1, 2):
+        copied(inline.objects, FaultyObjects(target, note), WORDS, known=known)
+        invalidate(target, step_id(WORDS), WORDS.key, turn, Invalidation("invalidated", "", now()))
+        assert ({"code", "origins"} <= set(read)) is (turn == 1)
+        read.clear()
+
+
 def test_an_adopted_output_is_copied_with_its_bytes_and_falls_with_nothing_here(inline: Bench, tmp_path: Path) -> None:
     made(inline, increment(before=number(value=1)))
     adopted = increment(before=add(numbers=[number(value=0), number(value=1)]))

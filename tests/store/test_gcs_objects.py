@@ -645,3 +645,35 @@ def test_what_the_store_says_of_the_bytes_is_compared(objects: GcsObjects, monke
     monkeypatch.setattr(GcsObjects, "publish", damaged)
     with pytest.raises(StoreError, match="was written, but has the checksum"):
         build_manifest(objects, folder, "a/out", {})
+
+
+# Bytes that are changed on the way -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["create", "swap", "put", "publish", "writer"])
+@pytest.mark.parametrize("size", [MIB, 20 * MIB])
+def test_bytes_that_were_changed_on_the_way_are_found_out_by_the_checksum_that_the_store_answers(
+    line: Line, beyond: GcsObjects, tmp_path: Path, how: str, size: int
+) -> None:
+    mark = b"0123456789 the bytes that are changed"
+    data = some_bytes(size // 2) + 2 * mark + some_bytes(size // 2)  # one may come in two pieces
+    version = beyond.create("a/swap", b"")
+    assert version is not None
+    line.requests = lambda data: data.replace(mark, mark.replace(b"0", b"1"))
+
+    def write() -> None:
+        if how == "publish":
+            (tmp_path / how).write_bytes(data)
+            beyond.publish("a", [FileToPublish(how, tmp_path / how, len(data))])
+        elif how == "writer":
+            with beyond.writer("a/writer") as writer:
+                writer.write(data)
+        elif how == "swap":
+            beyond.swap("a/swap", data, version)
+        elif how == "create":
+            beyond.create("a/create", data)
+        else:
+            put(beyond, "a/put", data)
+
+    with pytest.raises(StoreError, match=rf"a/{how}: .*(other bytes than were written|CRC32C|crc32c)"):
+        write()

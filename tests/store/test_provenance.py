@@ -146,6 +146,17 @@ def test_the_command_that_verify_names_mends_what_was_kept(inline: Bench, target
         assert housekeeping.verify(inline.objects, [], "full", False) == 0
 
 
+def test_a_run_replaces_other_bytes_in_place_of_what_it_keeps(inline: Bench, target: Any) -> None:
+    for pattern in ("origins/*", "code/*", "files/*/*"):
+        (file,) = inline.prefix.glob(pattern)
+        data = file.read_bytes()
+        file.chmod(0o644)
+        file.write_bytes(b"X" * len(data))
+        list(housekeeping.end_output(inline.objects, "first_line", "damaged", False, False))
+        assert inline.run(target).ok
+        assert file.read_bytes() == data
+
+
 def test_a_kept_file_that_cannot_be_read_is_a_finding(inline: Bench, target: Any) -> None:
     (file,) = inline.prefix.glob("files/*/*")
     file.unlink()

@@ -368,6 +368,43 @@ def test_other_bytes_than_were_written_are_found_out_by_the_etag(
         objects.publish("a", [FileToPublish("file", file, size)])
 
 
+@pytest.mark.parametrize("how", ["create", "swap", "put", "writer"])
+def test_a_record_that_was_changed_on_the_way_is_found_out_by_the_etag(line: Line, s3_prefix: str, how: str) -> None:
+    objects, data = S3Objects(s3_prefix), b"0123456789 the bytes that are changed"
+    version = objects.create("a/swap", b"")
+    assert version is not None
+    as_it_is = line.requests
+    line.requests = lambda request: as_it_is(request).replace(data, data.replace(b"0", b"1"))
+
+    def write() -> None:
+        if how == "writer":
+            with objects.writer("a/writer") as writer:
+                writer.write(data)
+        elif how == "swap":
+            objects.swap("a/swap", data, version)
+        elif how == "create":
+            objects.create("a/create", data)
+        else:
+            put(objects, "a/put", data)
+
+    with pytest.raises(StoreError, match=rf"a/{how}: the store has other bytes than were written \(ETag"):
+        write()
+
+
+def test_where_etags_are_no_digests_records_are_written_and_replaced(line: Line, s3_prefix: str) -> None:
+    as_it_is = line.answers
+    line.answers = lambda data: _TAG.sub(lambda tag: tag[0][::-1], as_it_is(data))
+    line.requests = lambda data: _TAG.sub(lambda tag: tag[0][::-1], data)
+    objects = S3Objects(s3_prefix)
+    version = objects.create("a", b"1")
+    assert version is not None
+    assert objects.swap("a", b"2", version) is not None
+    found = objects.read("a")
+    assert found is not None
+    assert found.data == b"2"
+    assert objects.list("tmp") == []
+
+
 # Variables ------------------------------------------------------------------------------------------------------------
 
 
