@@ -559,11 +559,11 @@ def test_an_answer_that_does_not_say_that_it_is_a_listing_is_none(protocol: Stor
     calls = [lambda: objects.list("a"), lambda: objects.names("a"), lambda: objects.delete("a"), objects.is_there]
     for call in calls:
         protocol.answers = [(200, body)]
-        with pytest.raises(StoreError, match="cannot list: .*is not GCS"):
+        with pytest.raises(StoreError, match=r"cannot list: .*is not GCS"):
             call()
     for call in calls[:2]:
         protocol.answers = [(200, more), (200, body)]
-        with pytest.raises(StoreError, match="cannot list: .*is not GCS"):
+        with pytest.raises(StoreError, match=r"cannot list: .*is not GCS"):
             call()
 
 
