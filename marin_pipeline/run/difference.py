@@ -84,7 +84,7 @@ class Sides:
             for name in self._objects.names(f"steps/{id}" if id else "steps"):
                 if id and _KEY16.fullmatch(name):
                     found[name] = id
-                else:
+                elif name != layout.LISTED:
                     todo.append(f"{id}/{name}" if id else name)
         return found
 

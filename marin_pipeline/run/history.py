@@ -182,7 +182,7 @@ def all_runs(objects: ObjectStore, below: str = "") -> list[RunAt]:
     while todo:
         experiment = todo.pop()
         folder = f"experiments/{experiment}" if experiment else "experiments"
-        names = [name for name in objects.names(folder) if not _RECORD.fullmatch(name)]
+        names = [each for each in objects.names(folder) if each != layout.LISTED and not _RECORD.fullmatch(each)]
         todo += [f"{experiment}/{name}" if experiment else name for name in names]
         if experiment:
             found += runs_of(objects, experiment)

@@ -14,6 +14,7 @@ import itertools
 import os
 import re
 import shutil
+import stat
 import threading
 import time
 from collections import deque
@@ -263,7 +264,7 @@ class Cache:
 
     def _may_have(self, each: Wanted) -> bool:
         """Whether there is something that was what is wanted when it came in."""
-        return _SHA256.fullmatch(each.sha256) is not None and os.path.exists(self._kept(each.sha256))
+        return _SHA256.fullmatch(each.sha256) is not None and os.path.lexists(self._kept(each.sha256))
 
     def _taken(self, place: Path, each: Wanted) -> bool:
         """Have what the cache has, if it is what is wanted; what was damaged is removed."""
@@ -272,11 +273,13 @@ class Cache:
         kept = self._kept(each.sha256)
         with self._aside() as aside:
             try:
+                # Somebody may have made something else there, which keeps the file's place: a folder, or a pipe, which
+                # keeps whoever opens it waiting.
+                if not stat.S_ISREG(os.lstat(kept).st_mode):
+                    _remove(kept)
+                    return False
                 _link(kept, aside, self._aside)
             except FileNotFoundError:
-                return False
-            except IsADirectoryError:  # somebody made a folder, which keeps the file's place
-                shutil.rmtree(kept, ignore_errors=True)
                 return False
             information = os.stat(aside)
             if information.st_size != each.size or content_digest(Path(aside)) != each.sha256:
@@ -412,6 +415,14 @@ def _link(source: str, target: str, aside: Callable[[], AbstractContextManager[s
             shutil.copyfile(source, copy)
             os.chmod(copy, 0o444)
             os.replace(copy, target)
+
+
+def _remove(path: str) -> None:
+    """Remove what is no file."""
+    try:
+        os.unlink(path)
+    except (IsADirectoryError, PermissionError):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _move(aside: str, place: Path, digest: str, information: os.stat_result) -> None:

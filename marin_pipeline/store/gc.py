@@ -3,7 +3,8 @@
 A commit that is believed never has missing bytes, at whatever moment this is killed and whatever runs beside it. What
 is ended is believed by nobody who looks from then on; who looked before has the grace period to finish, and an attempt
 that began before keeps the bytes for as long as it holds its lease. Ages are told by what records say and by the names
-of attempts, never by the times of files. What cannot be read keeps what it might need.
+of attempts, never by the times of files. What cannot be read keeps what it might need, and a listing that does not show
+what is there ends the pass.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from marin_pipeline.store.commit import Commit, Invalidation, invalidate, look
 from marin_pipeline.store.held import held_keys
 from marin_pipeline.store.inventory import KeyState, key_folder, read_json, read_state, read_states
 from marin_pipeline.store.lease import Lease, Waiting
+from marin_pipeline.store.listed import Listed
 from marin_pipeline.store.objects import ObjectInfo, ObjectStore, put
 from marin_pipeline.store.provenance import FOLDERS, with_code
 from marin_pipeline.store.roots import ROOT_FOLDERS, read_roots
@@ -51,6 +53,7 @@ def collect(
         delete: do it; else only say what would be done.
         life: seconds without a beat after which a lease counts as given up.
     """
+    objects = Listed(objects, mark=delete)
     if not delete:
         pass_ = _Pass(objects, grace, False, life, clock, sleep)
         pass_.end()

@@ -109,7 +109,10 @@ class GcsObjects(RemoteObjects):
     async def _page(self, prefix: str, **parameters: str) -> dict[str, Any]:
         url = self.client.list_url(self.bucket, prefix=prefix, **parameters)
         where = f"gs://{self.bucket}/{prefix}".rstrip("/")
-        return self.client.tree(await self.client.request("GET", url, where, "list"), where, "list")
+        page = self.client.tree(await self.client.request("GET", url, where, "list"), where, "list")
+        if page.get("kind") != "storage#objects":  # any answer in JSON else says that nothing is there
+            raise self.client.not_gcs(where, "list")
+        return page
 
     async def _pages(self, prefix: str, **parameters: str) -> list[dict[str, Any]]:
         """All objects whose names begin so, a page after the other."""
@@ -122,7 +125,7 @@ class GcsObjects(RemoteObjects):
         return found
 
     def list(self, folder: str) -> list[ObjectInfo]:
-        fields = "items(name,size,crc32c),nextPageToken"
+        fields = "kind,items(name,size,crc32c),nextPageToken"
         pages = self.client.wait(self._pages(f"{self._name(folder)}/", fields=fields))
         items = [item for page in pages for item in page.get("items") or () if not item["name"].endswith("/")]
         return sorted(map(self._info, items), key=lambda info: info.path)
@@ -147,7 +150,7 @@ class GcsObjects(RemoteObjects):
     def names(self, folder: str) -> list[str]:
         below = f"{self._name(folder)}/"
         cut = len(below)
-        fields = "prefixes,items(name),nextPageToken"
+        fields = "kind,prefixes,items(name),nextPageToken"
         pages = self.client.wait(self._pages(below, delimiter="/", fields=fields))
         found = {item["name"][cut:] for page in pages for item in page.get("items") or ()}
         found.update(name[cut:-1] for page in pages for name in page.get("prefixes") or ())
@@ -159,7 +162,7 @@ class GcsObjects(RemoteObjects):
         self.client.wait(self._delete(self._place(path)))
 
     async def _delete(self, place: Place) -> None:
-        listing = self._pages(f"{place.name}/", fields="items(name),nextPageToken")
+        listing = self._pages(f"{place.name}/", fields="kind,items(name),nextPageToken")
         _, pages = await asyncio.gather(self._delete_one(place), listing)
         below = iter([item["name"] for page in pages for item in page.get("items") or ()])
 

@@ -143,6 +143,15 @@ def shard_ended(key: str) -> str:
     return f"{shard(key)}/ended.json"
 
 
+LISTED = "~listed"
+"""Last part of a mark's path: what no owner, step and experiment is called, and comes after them in a listing."""
+
+
+def listed(folder: str) -> str:
+    """The mark that every listing of a folder shows (see `store.listed`)."""
+    return f"{folder}/{LISTED}"
+
+
 LOGS = ("log.txt", "shards.jsonl")
 """What there is in the folder of a log."""
 

@@ -235,7 +235,7 @@ def key_folders(objects: ObjectStore, folder: str = "steps") -> Iterator[tuple[s
     for name in objects.names(folder):
         if _KEY16.fullmatch(name):
             yield folder.removeprefix("steps/"), name
-        else:
+        elif name != layout.LISTED:
             yield from key_folders(objects, f"{folder}/{name}")
 
 
@@ -283,6 +283,7 @@ def current_names(objects: ObjectStore) -> dict[str, list[str]]:
     given = [
         (holder, name.removesuffix("@"))
         for holder in objects.names("names")
+        if holder != layout.LISTED
         for name in _names_below(objects, f"names/{holder}")
     ]
     found: dict[str, list[str]] = {}

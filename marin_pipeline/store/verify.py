@@ -1,11 +1,12 @@
 """Whether the store still holds what was committed: the records of a key, and every object that its manifest names.
 
-Objects are found by listing the folders that hold them, once each, and never one by one. What is wrong is a finding:
-what, where, and the command that mends it.
+Objects are found by listing the folders that hold them, once each; only one that no listing shows is asked for by
+itself. What is wrong is a finding: what, where, and the command that mends it. Who could not look has found nothing.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import os
@@ -19,7 +20,7 @@ from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout
 from marin_pipeline.store.commit import Commit, look
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest, checksums_differ
-from marin_pipeline.store.objects import NoAnswer, ObjectInfo, ObjectStore, command
+from marin_pipeline.store.objects import ObjectInfo, ObjectStore, command
 from marin_pipeline.store.origins import read_origin
 from marin_pipeline.store.pages import PagedManifest, read_manifest
 from marin_pipeline.store.provenance import named_by
@@ -30,6 +31,11 @@ Level = Literal["present", "intact", "full"]
 read and hashed, are those that were committed.
 """
 
+
+DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EIO)
+"""Errors that say that an object is not there, is no file, or lies where the disk is broken. All others, and those of a
+store, say that nobody could look.
+"""
 
 LISTED = 100_000
 """Objects that the listings name together that are kept for what is verified next: some 40 MB."""
@@ -135,7 +141,7 @@ class Verifier:
         mine, read = Listings(self._objects).below(own), 0
         for entry in self._readable(verified, manifest):
             held = mine if entry.object.startswith(f"{own}/") else self._shared(_unit(entry.object))
-            self._check_object(verified, entry, held.get(entry.object))
+            self._check_object(verified, entry, self._info(entry.object, held))
             read += 1
         if read == verified.files:  # all pages could be read
             self._check_digests(verified, found.commit, manifest)
@@ -182,7 +188,7 @@ class Verifier:
     def _check_provenance(self, verified: Verified, commit: Commit) -> None:
         """What was kept so that a stranger can make it again."""
         for path in sorted(named_by(commit)):
-            if path not in self._shared(path.rpartition("/")[0]):
+            if self._info(path, self._shared(path.rpartition("/")[0])) is None:
                 self._add(verified, "is missing", path)
             elif path.startswith("files/") and self._level == "full":
                 problem = self._problem_with(path, path.rpartition("/")[2])
@@ -203,14 +209,14 @@ class Verifier:
 
     def _find_code(self, origin: str) -> tuple[str, str] | None:
         """What is wrong with an origin or with its code, and where."""
-        if layout.origin(origin) not in self._shared("origins"):
+        if self._info(layout.origin(origin), self._shared("origins")) is None:
             return None  # told already
         try:
             snapshot = read_origin(self._objects, origin).snapshot
         except CorruptOutput:
             return "is not the record that was written", layout.origin(origin)
         path = layout.snapshot(snapshot)
-        if path not in self._shared("code"):
+        if self._info(path, self._shared("code")) is None:
             return "is missing", path
         if self._level == "full":
             try:
@@ -218,6 +224,10 @@ class Verifier:
             except CorruptOutput:
                 return "holds other files than its name says", path
         return None
+
+    def _info(self, path: str, listed: Mapping[str, ObjectInfo]) -> ObjectInfo | None:
+        """What the store says of an object; a listing is not trusted alone that does not show it."""
+        return listed.get(path) or self._objects.info(path)
 
     def _check_object(self, verified: Verified, entry: Entry, info: ObjectInfo | None) -> None:
         if info is None:
@@ -244,11 +254,14 @@ class Verifier:
             for block in self._objects.blocks(path):
                 content.update(block)
                 told(len(block))
-        except NoAnswer:  # it says nothing of the bytes
-            raise
-        except (OSError, StoreError) as error:
-            problem = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-            return f"cannot be read ({problem})"
+        except CorruptOutput as error:
+            return f"cannot be read ({error})"
+        except OSError as error:
+            problem = f"cannot be read ({os.strerror(error.errno) if error.errno else error})"
+            if error.errno in DAMAGE:
+                return problem
+            where = f"{self._objects.url}/{path}"
+            raise StoreError(f"{where}: {problem}, so its bytes are not known; see to that, and run again") from error
         return "" if content.hexdigest() == sha256 else "its bytes are not those that were committed (sha256 differs)"
 
 

@@ -27,6 +27,10 @@ OBJECT = {
 """What the store says of an object beside its bytes."""
 
 
+EMPTY = (200, json.dumps({"kind": "storage#objects"}))
+"""The listing of an empty folder."""
+
+
 class Store:
     """What the server knows, and how it is to behave."""
 

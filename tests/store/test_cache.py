@@ -168,15 +168,33 @@ def test_a_cached_file_that_was_damaged_is_found_at_the_first_use_and_fetched_an
     assert [file.read_bytes() for file in kept(tmp_path / "cache")] == [b"data"]
 
 
-def test_a_folder_in_the_place_of_a_file_gives_way(objects: FarObjects, tmp_path: Path) -> None:
-    wanted = put(objects, "a/x", b"data")
+def no_links(source: str, target: str) -> None:
+    raise OSError(errno.EPERM, "no links")
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("data", [b"data", b""])
+@pytest.mark.parametrize("what", ["folder", "pipe", "link to a pipe", "link to nothing"])
+def test_what_is_no_file_gives_way_to_one_and_is_not_opened(
+    objects: FarObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, data: bytes, links: bool
+) -> None:
+    wanted = put(objects, "a/x", data)
     objects.fetch([wanted])
     (file,) = kept(tmp_path / "cache")
     file.unlink()
-    file.mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    if what == "folder":
+        file.mkdir()
+    elif what == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(tmp_path / ("pipe" if what == "link to a pipe" else "nothing"))
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
     (place,) = another(objects).fetched(objects, [wanted])
-    assert place.read_bytes() == b"data"
-    assert file.read_bytes() == b"data"
+    assert place.read_bytes() == data
+    assert not file.is_symlink()
+    assert file.read_bytes() == data
 
 
 def test_a_file_that_a_step_wrote_into_is_not_handed_out_again(objects: FarObjects) -> None:

@@ -21,14 +21,17 @@ from hypothesis import strategies as st
 from marin_pipeline import Artifact
 from marin_pipeline.core.canonical import dumps
 from marin_pipeline.core.errors import StoreError
+from marin_pipeline.run.history import all_runs
 from marin_pipeline.run.shards import read_shard, shard_output
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now, utc, written
 from marin_pipeline.store.commit import Commit, Invalidation, invalidate, look
+from marin_pipeline.store.forwarding import Forwarding
 from marin_pipeline.store.gc import Collection, collect
 from marin_pipeline.store.lease import Holder, LeaseRecord, Waiting
-from marin_pipeline.store.names import drop_root, give_name, key_folders
-from marin_pipeline.store.objects import ObjectStore, open_objects
+from marin_pipeline.store.listed import FOLDERS
+from marin_pipeline.store.names import current_names, drop_root, give_name, key_folders
+from marin_pipeline.store.objects import ObjectInfo, ObjectStore, open_objects
 from marin_pipeline.store.verify import Verifier
 from tests.faults.faulty_objects import FaultyObjects
 from tests.run.conftest import in_each_store, inline
@@ -74,6 +77,10 @@ def attempts(bench: Bench, artifact: Artifact[Any]) -> list[str]:
     return [name for name in bench.objects.names(folder) if not bench.url or bench.objects.list(f"{folder}/{name}")]
 
 
+def shards(bench: Bench) -> list[ObjectInfo]:
+    return [info for info in bench.objects.list("shards") if info.path != layout.listed("shards")]
+
+
 def kinds(collection: Collection) -> set[tuple[str, str]]:
     return {(item.kind, item.action) for item in collection.items}
 
@@ -102,6 +109,62 @@ def test_what_nothing_reaches_is_ended_first_and_deleted_a_grace_period_later(in
     assert believed(in_each_store, new)
     assert not collected(in_each_store, 30).items
     assert not problems(in_each_store.objects)
+
+
+class Lying(Forwarding):
+    """A store in whose place something else answers a listing: of it there is what passes."""
+
+    def __init__(self, objects: ObjectStore, folder: str, passes: Callable[[str], bool]) -> None:
+        super().__init__(objects)
+        self._folder, self._passes = folder, passes
+
+    def list(self, folder: str) -> list[ObjectInfo]:
+        found = super().list(folder)
+        return [info for info in found if self._passes(info.path)] if folder == self._folder else found
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_listing_that_does_not_show_what_is_there_ends_nothing(
+    in_each_store: Bench, folder: str, before: bool
+) -> None:
+    """Whether a pass has been there before or not."""
+    bench = in_each_store
+    old, new = replaced(bench)
+    if before:
+        assert not collected(bench, 1).items
+    there = {info.path for name in FOLDERS for info in bench.objects.list(name)}
+    with pytest.raises(StoreError, match=rf"/{folder}: .*not show {folder}/~listed.*may not be the store"):
+        collected(bench, 30, Lying(bench.objects, folder, lambda path: False))
+    marks = {layout.listed(name) for name in FOLDERS}
+    assert {info.path for name in FOLDERS for info in bench.objects.list(name)} == there | marks
+    assert believed(bench, old)
+    assert believed(bench, new)
+    if before:
+        with pytest.raises(StoreError, match="may not be the store"):
+            collect(Lying(bench.objects, folder, lambda path: False), GRACE, clock=later(30))
+    assert collected(bench, 30).items
+
+
+def test_the_listing_of_a_key_that_breaks_off_deletes_none_of_its_attempts(inline: Bench) -> None:
+    old, _ = replaced(inline)
+    collected(inline, 8)
+    assert old.declaration is not None
+    folder = layout.step(old.declaration.step.id, old.key)
+    with pytest.raises(StoreError, match=rf"does not show {folder}/lease.json"):
+        collected(inline, 16, Lying(inline.objects, folder, lambda path: "/attempts/" in path))
+    assert attempts(inline, old)
+    collected(inline, 16)
+    assert not attempts(inline, old)
+
+
+def test_where_a_pass_has_been_nothing_else_is_listed(inline: Bench) -> None:
+    replaced(inline)
+    before = list(key_folders(inline.objects)), current_names(inline.objects).keys(), len(all_runs(inline.objects))
+    collected(inline, 0)
+    assert (inline.prefix / "names" / layout.LISTED).exists()
+    after = list(key_folders(inline.objects)), current_names(inline.objects).keys(), len(all_runs(inline.objects))
+    assert after == before
 
 
 def test_a_dry_pass_says_the_same_and_changes_nothing(inline: Bench, tmp_path: Path) -> None:
@@ -297,7 +360,7 @@ def test_an_attempt_that_may_have_read_a_shard_before_it_was_ended_keeps_its_fil
     """It commits an output that points into the shard, a long time after the record of the shard has gone."""
     made = squares(numbers=[2])
     inline.run(made)
-    result = inline.objects.list("shards")
+    result = shards(inline)
     shutil.rmtree(inline.prefix / "experiments")
     shutil.rmtree(inline.prefix / "names")
     lease = Waiting(inline.objects, layout.lease("tests/long", "ab" * 32), 30).attempt()
@@ -307,16 +370,16 @@ def test_an_attempt_that_may_have_read_a_shard_before_it_was_ended_keeps_its_fil
     inline.objects.create(layout.spec("tests/long", "ab" * 32), b"{}")
     for days in (8, 16, 24, 32):
         collected(inline, days)
-    assert not [info for info in inline.objects.list("shards") if info.path.endswith("record.json")]
-    assert len(inline.objects.list("shards")) == len(result)
+    assert not [info for info in shards(inline) if info.path.endswith("record.json")]
+    assert len(shards(inline)) == len(result)
     lease.release()
     collected(inline, 40)
-    assert not inline.objects.list("shards")
+    assert not shards(inline)
 
 
 def test_a_shard_that_was_taken_before_it_was_ended_stays_though_its_record_has_gone(inline: Bench) -> None:
     ran(inline, "a", squares(numbers=[2]))
-    (record,) = [info.path for info in inline.objects.list("shards") if info.path.endswith("/record.json")]
+    (record,) = [info.path for info in shards(inline) if info.path.endswith("/record.json")]
     inline.objects.delete(record)
     ended = {
         "schema": 1,
@@ -331,7 +394,7 @@ def test_a_shard_that_was_taken_before_it_was_ended_stays_though_its_record_has_
 
 def test_a_step_that_took_a_shard_before_it_was_ended_can_still_hand_it_on(inline: Bench) -> None:
     inline.run(squares(numbers=[2]))
-    (record,) = [info.path for info in inline.objects.list("shards") if info.path.endswith("/record.json")]
+    (record,) = [info.path for info in shards(inline) if info.path.endswith("/record.json")]
     key = record.split("/")[2]
     for folder in ("experiments", "names"):
         shutil.rmtree(inline.prefix / folder)
@@ -382,11 +445,11 @@ def test_a_damaged_record_keeps_what_it_might_name_and_is_told(inline: Bench, da
     assert made.declaration is not None
     (file,) = (inline.prefix / layout.step(made.declaration.step.id, made.key)).glob(damaged)
     file.write_bytes(data)
-    before = len(inline.objects.list("shards"))
+    before = len(shards(inline))
     for days in (8, 16, 24, 32):
         report = collected(inline, days)
     if (damaged, data) != ("spec.json", b"{}"):
-        assert len(inline.objects.list("shards")) == before
+        assert len(shards(inline)) == before
         assert any(file.name in each for each in report.kept)
 
 

@@ -5,6 +5,7 @@ line breaks, and what is said to whoever may not do what they ask for.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import resource
@@ -26,7 +27,7 @@ from marin_pipeline.store import downloads, gcs_client, gcs_objects, gcs_uploads
 from marin_pipeline.store.gcs_objects import GcsObjects
 from marin_pipeline.store.manifest import build_manifest
 from marin_pipeline.store.objects import FileToPublish, NoAnswer, ObjectStore, Told, Wanted, open_objects, put, untold
-from tests.faults.gcs_protocol import GENERATION, Store, gcs_protocol, refusal
+from tests.faults.gcs_protocol import EMPTY, GENERATION, Store, gcs_protocol, refusal
 from tests.faults.proxy import Line, line_to
 from tests.servers import Server, free_port
 from tests.store.conformance import Conformance
@@ -317,7 +318,7 @@ def test_a_proxy_of_the_environment_is_asked_by_reads_and_by_all_else(monkeypatc
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         objects = GcsObjects("gs://bucket/x")
-        store.answers = [(200, "{}")]
+        store.answers = [EMPTY]
         assert objects.list("a") == []
         assert store.asked == 1
         assert objects.read("a") is not None
@@ -551,6 +552,21 @@ def test_an_object_whose_answer_says_nothing_of_it_is_none(protocol: Store) -> N
         GcsObjects("gs://bucket/x").info("a")
 
 
+@pytest.mark.parametrize("body", ["{}", '{"items": []}', '{"kind": "storage#object"}', '{"status": "log in"}'])
+def test_an_answer_that_does_not_say_that_it_is_a_listing_is_none(protocol: Store, body: str) -> None:
+    objects = GcsObjects("gs://bucket/x")
+    more = json.dumps({"kind": "storage#objects", "nextPageToken": "more"})
+    calls = [lambda: objects.list("a"), lambda: objects.names("a"), lambda: objects.delete("a"), objects.is_there]
+    for call in calls:
+        protocol.answers = [(200, body)]
+        with pytest.raises(StoreError, match=r"cannot list: .*is not GCS"):
+            call()
+    for call in calls[:2]:
+        protocol.answers = [(200, more), (200, body)]
+        with pytest.raises(StoreError, match=r"cannot list: .*is not GCS"):
+            call()
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_what_is_busy_is_asked_again(protocol: Store, status: int) -> None:
     protocol.answers = [refusal(status, "later"), refusal(status, "later"), (200, "now")]
@@ -563,7 +579,7 @@ def test_what_is_busy_is_asked_again(protocol: Store, status: int) -> None:
 
 
 def test_a_rate_limit_that_comes_as_a_403_is_one(protocol: Store) -> None:
-    protocol.answers = [refusal(403, "slow down", "rateLimitExceeded"), (200, "{}")]
+    protocol.answers = [refusal(403, "slow down", "rateLimitExceeded"), EMPTY]
     assert open_objects("gs://bucket/x").list("a") == []
     protocol.answers = [refusal(403, "slow down", "RateLimitExceeded")]
     with pytest.raises(NoAnswer, match="it answered 403, slow down"):

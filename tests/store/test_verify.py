@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from marin_pipeline.core.canonical import digest
+from marin_pipeline.core.errors import CorruptOutput, StoreError
 from marin_pipeline.store import layout, verify
+from marin_pipeline.store.forwarding import Forwarding
 from marin_pipeline.store.local_objects import LocalObjects
 from marin_pipeline.store.manifest import Manifest
 from marin_pipeline.store.names import key_folders
-from marin_pipeline.store.objects import RECORD, Found, ObjectInfo
+from marin_pipeline.store.objects import RECORD, Found, NoAnswer, ObjectInfo, ObjectStore
 from marin_pipeline.store.verify import Finding, Level, Listings, Verifier
 from tests.run.conftest import inline
 from tests.run.sample_steps import number, squares, times, words
@@ -165,6 +169,57 @@ def test_objects_are_found_by_listings_and_never_one_by_one(inline: Bench) -> No
     assert Verifier(objects, "intact").verify(squares.id, short)
     # The attempt, twelve shards, the origins and their code; the commit, whether it ended, spec, manifest and origin.
     assert objects.asked == {"list": 15, "read": 5}
+
+
+class Unread(Forwarding):
+    """A store that is not read, or not listed."""
+
+    def __init__(self, objects: ObjectStore, error: Exception | None) -> None:
+        super().__init__(objects)
+        self._error = error
+
+    def list(self, folder: str) -> list[ObjectInfo]:
+        return super().list(folder) if self._error else []
+
+    def blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        if self._error:
+            raise self._error
+        return super().blocks(path, start, stop)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreError("far: cannot read: the credentials have expired; get new ones"),
+        NoAnswer("far: the store does not answer"),
+        PermissionError(errno.EACCES, "Permission denied"),
+        OSError(errno.ESTALE, "Stale file handle"),
+    ],
+)
+def test_who_cannot_look_finds_nothing_wrong_and_is_told_why(made: Bench, error: Exception) -> None:
+    told = f": cannot be read ({error.strerror}), so its" if isinstance(error, OSError) else str(error)
+    with pytest.raises(StoreError, match=re.escape(told)):
+        Verifier(Unread(made.objects, error), "full").verify(words.id, words(text="a b").key)
+
+
+@pytest.mark.parametrize("error", [CorruptOutput("far: it is another"), OSError(errno.EIO, "Input/output error")])
+def test_what_is_damaged_below_is_a_finding(made: Bench, error: Exception) -> None:
+    verified = Verifier(Unread(made.objects, error), "full").verify(words.id, words(text="a b").key)
+    assert verified is not None
+    assert verified.findings
+    assert all("cannot be read" in each.what for each in verified.findings)
+
+
+def test_what_a_listing_does_not_show_is_asked_for_before_it_is_missing(made: Bench) -> None:
+    for level in LEVELS:
+        for step, artifact in ((words, words(text="a b")), (squares, squares(numbers=[2, 3]))):
+            verified = Verifier(Unread(made.objects, None), level).verify(step.id, artifact.key)
+            assert verified is not None
+            assert not verified.findings
+    next(step_folder(made, words(text="a b")).glob("attempts/*/out/words.txt")).unlink()
+    verified = Verifier(Unread(made.objects, None), "present").verify(words.id, words(text="a b").key)
+    assert verified is not None
+    assert [each.what for each in verified.findings] == ["is missing"]
 
 
 def test_listings_are_kept_as_long_as_they_are_small_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
