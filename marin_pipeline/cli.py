@@ -147,20 +147,25 @@ sys.excepthook = _show_plainly
 
 def leave(command: Callable[[], int]) -> NoReturn:
     """Run a command and exit with its code; an error that is meant to be read is one message. Any other, as that of a
-    program which opens a file that is not there, is shown with its traceback.
+    program which opens a file that is not there, is shown with its traceback. After Ctrl-C or SIGTERM the code is 130,
+    whatever went wrong then.
     """
+    from marin_pipeline.run.interrupts import Interrupts
+
+    interrupts = Interrupts()
     try:
-        code = command()
+        with interrupts.heard():
+            code = command()
     except MarinError as error:
         say(redacted(f"error: {error}"), sys.stderr)
-        code = error.exit_code
+        code = 130 if interrupts else error.exit_code
     except KeyboardInterrupt:
         code = 130
     except OutputLost as error:
         _tell_lost(error)
         code = 1
     except Exception as error:
-        if not _is_interruption(error):
+        if not (interrupts or _is_interruption(error)):
             raise
         code = 130
     try:

@@ -8,7 +8,6 @@ import sys
 
 try:
     import argparse
-    import signal
     from collections.abc import Callable, Iterable, Sequence
     from dataclasses import dataclass
     from typing import Any, Literal
@@ -381,17 +380,9 @@ def _run(parsed: Parsed) -> int:
     objects = None if store == "none" else open_objects(parsed.prefix or default_prefix())
     if objects is not None and store == "there" and not objects.is_there():
         raise UsageError(f"{objects.url}: no store is there; say where it is with --prefix or MARIN_PREFIX")
-    kept = signal.signal(signal.SIGTERM, _interrupt)  # what is begun is left as by Ctrl-C
-    try:
-        found = parsed.command.run(objects, parsed)
-        if isinstance(found, int):
-            return found
-        for line in found:
-            say(line)
-        return 0
-    finally:
-        signal.signal(signal.SIGTERM, kept)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+    found = parsed.command.run(objects, parsed)
+    if isinstance(found, int):
+        return found
+    for line in found:
+        say(line)
+    return 0

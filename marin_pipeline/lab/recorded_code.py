@@ -18,6 +18,7 @@ from marin_pipeline.core.canonical import Tree
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.core.projects import project_name, root_of
 from marin_pipeline.run.installed import normalized
+from marin_pipeline.run.interrupts import while_steps_stop
 from marin_pipeline.run.rerun import Request
 from marin_pipeline.run.task import Target
 from marin_pipeline.store.snapshots import Snapshot
@@ -150,7 +151,7 @@ def run_with(code: RecordedCode, python: str, request: Request, event: Callable[
         if process is not None:
             process.terminate()
 
-    with _interrupts_told(note):
+    with while_steps_stop(), _interrupts_told(note):
         process = subprocess.Popen(
             [python, "-P", "-m", "marin_pipeline.run.rerun"],
             stdin=subprocess.PIPE,

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +35,7 @@ from marin_pipeline.store.guard import refuse_secret_in, refuse_secrets, refuse_
 from marin_pipeline.store.kept_files import keep_file
 from marin_pipeline.store.manifest import VALUE, build_manifest, refuse_link
 from marin_pipeline.store.objects import FULL, DiskFull, FileToPublish, NoAnswer, ObjectStore, explain_os_error
+from marin_pipeline.store.own_folder import scratch_parent
 from marin_pipeline.store.pages import write_manifest
 
 ENGINE = ("marin_pipeline/run/", "marin_pipeline/core/", "marin_pipeline/store/")
@@ -220,12 +222,20 @@ def _described(error: BaseException, task: Task) -> Failed:
         )
     full = _disk_full(error)
     if full is not None:
-        place = getattr(full, "filename", None) or f"{task.prefix}/{layout.attempt(task.id, task.key, task.attempt)}"
-        remedy = "free some space there, or choose another prefix with --prefix, and run again"
-        return Failed("infrastructure", f"{place}: the disk is full; {remedy}", "", full=True)
+        return Failed("infrastructure", _told_full(full, task), "", full=True)
     if isinstance(error, SystemExit):
         return Failed("user", f"the step called exit({error.code!r}); raise an error instead", _own_traceback(error))
     return Failed("user", _text(error).strip(), _own_traceback(error))
+
+
+def _told_full(error: BaseException, task: Task) -> str:
+    """Which disk is full: what is on its way to a bucket is written on that for temporary files."""
+    attempt = f"{task.prefix}/{layout.attempt(task.id, task.key, task.attempt)}"
+    scratch = scratch_parent()
+    place = getattr(error, "filename", None) or (os.fspath(scratch) if "://" in task.prefix else attempt)
+    is_scratch = isinstance(place, str) and Path(place).is_relative_to(scratch)
+    other = "set TMPDIR to a folder on another disk" if is_scratch else "choose another prefix with --prefix"
+    return f"{place}: the disk is full; free some space there, or {other}, and run again"
 
 
 def _disk_full(error: BaseException) -> BaseException | None:

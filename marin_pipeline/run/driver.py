@@ -29,6 +29,7 @@ from marin_pipeline.core.step import Step
 from marin_pipeline.core.visible import say
 from marin_pipeline.run.disclosure import refuse_disclosed
 from marin_pipeline.run.earlier import EarlierResults
+from marin_pipeline.run.interrupts import while_steps_stop
 from marin_pipeline.run.options import Options, default_prefix, given_substitutes
 from marin_pipeline.run.outcome import Notice, Settled
 from marin_pipeline.run.plan import Plan, Policy, is_drifted, plan
@@ -278,7 +279,7 @@ class Session:
         # A step in this process goes on for as long as it likes.
         limit = "for as long as they take" if is_inline else f"{STOP_PATIENCE:.0f} s at most"
         try:
-            with _interruptible(scheduler, limit):
+            with while_steps_stop(), _interruptible(scheduler, limit):
                 settled = scheduler.run()
         finally:
             origin.close()

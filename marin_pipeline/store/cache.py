@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, TypeVar
 from marin_pipeline.core.artifact import content_digest
 from marin_pipeline.core.errors import CacheError, CorruptOutput, StoreError, UsageError
 from marin_pipeline.store.digests import MOST, is_known, note_digest
-from marin_pipeline.store.objects import FULL, DiskFull
+from marin_pipeline.store.objects import FULL, DiskFull, shown_url
 from marin_pipeline.store.own_folder import locked, own_folder
 from marin_pipeline.store.sizes import parse_size
 
@@ -107,6 +107,8 @@ def _cache() -> Cache:
 
 @functools.cache
 def _cache_at(where: str, size: str) -> Cache:
+    if "://" in where:
+        raise UsageError(f"MARIN_CACHE {shown_url(where)}: is a URL; set it to a folder of this machine")
     try:
         return Cache(Path(where).expanduser().absolute(), parse_size(size))
     except ValueError as error:

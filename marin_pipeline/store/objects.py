@@ -451,6 +451,8 @@ def together(objects: ObjectStore, *calls: Callable[[], Any]) -> list[Any]:
 
 def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError:
     """The error that a person should see for `error`."""
+    from marin_pipeline.store.own_folder import scratch_parent
+
     remedies = {
         errno.ENOSPC: "the disk is full; free some space there, or choose another prefix with --prefix, and run again",
         errno.EDQUOT: "the quota is used up; free some there, or choose another prefix with --prefix, and run again",
@@ -465,5 +467,7 @@ def explain_os_error(error: OSError, path: Path | str, doing: str) -> StoreError
         errno.EEXIST: "a file stands where a folder is needed; choose another prefix with --prefix",
     }
     remedy = remedies.get(error.errno or 0, error.strerror or str(error))
+    if Path(path).is_relative_to(scratch_parent()):
+        remedy = remedy.replace("choose another prefix with --prefix", "set TMPDIR to a folder on another disk")
     kind = DiskFull if error.errno in FULL else StoreError
     return kind(f"{os.fspath(path)}: cannot {doing}: {remedy}")

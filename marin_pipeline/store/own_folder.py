@@ -44,13 +44,18 @@ def own_folder(parent: Path) -> Path:
     return folder
 
 
+def scratch_parent() -> Path:
+    """Where the folders of a user's processes lie on the disk for temporary files."""
+    return Path(tempfile.gettempdir()) / f"marin-{os.getuid()}"
+
+
 def scratch_folder() -> Path:
     """This process's folder on the disk for temporary files.
 
     Raises:
         StoreError: when it cannot be made.
     """
-    parent = Path(tempfile.gettempdir()) / f"marin-{os.getuid()}"
+    parent = scratch_parent()
     try:
         return own_folder(parent)
     except OSError as error:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marin_pipeline import Artifact
+from marin_pipeline.store.objects import explain_os_error
+from marin_pipeline.store.own_folder import scratch_parent
 from tests.faults import hostile_steps as hostile
 from tests.run.sample_steps import number
 from tests.run.sessions import Bench, failure, step_folder, value, wait_until
+from tests.stores import new_prefix
 
 
 def refused(bench: Bench, artifact: Artifact[Any], *texts: str) -> None:
@@ -122,6 +126,21 @@ def test_a_full_disk_is_named_with_a_remedy_and_what_was_written_is_removed(benc
     assert not list(step_folder(bench, artifact).glob("attempts/*/out"))
     (record,) = (step_folder(bench, artifact) / "failures").iterdir()
     assert '"kind":"infrastructure"' in record.read_text()
+
+
+def test_on_the_way_to_a_bucket_it_is_the_disk_for_temporary_files(
+    inline: Bench, request: pytest.FixtureRequest
+) -> None:
+    inline.url = new_prefix(request, "gs")
+    for step in (hostile.fills_the_disk, hostile.fills_the_disk_in_words):
+        ((_, failed),) = inline.run(step()).failures
+        assert failed.message == (
+            f"{scratch_parent()}: the disk is full; free some space there, or set TMPDIR to a folder on another disk, "
+            "and run again"
+        )
+    told = explain_os_error(OSError(errno.ENOSPC, "full"), scratch_parent() / "x", "write")
+    assert "set TMPDIR to a folder on another disk" in str(told)
+    assert "--prefix" not in str(told)
 
 
 def test_errors_that_lead_back_to_themselves_are_told(bench: Bench) -> None:

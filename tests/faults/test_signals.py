@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from marin_pipeline.run.history import all_runs, runs_of
 from tests.faults.drivers import Scene, alive, workers_of
+from tests.faults.proxy import Line, line_to
 from tests.run.sessions import wait_until
+from tests.servers import Server
+from tests.stores import environment_of, s3_prefix, s3_server, set_environment
+
+__all__ = ["s3_prefix", "s3_server"]
 
 
 def lease_owner(scene: Scene, name: str) -> object:
@@ -119,3 +129,129 @@ def test_ctrl_c_on_inline_reaches_a_step_that_listens(scene: Scene) -> None:
     code, steps = scene.finish(driver)
     assert code == 130
     assert "stopped as asked" in steps["listening"]["message"]
+
+
+# While a store is silent ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def line(s3_server: Server, s3_prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+    with line_to(s3_server.url) as found:
+        set_environment(monkeypatch, environment_of("s3", found.url))
+        yield found
+        found.silent = False
+
+
+def ended(process: subprocess.Popen[str], *numbers: signal.Signals, within: float) -> str:
+    """What a process says that is sent signals, a second apart, and ends with 130 in time."""
+    try:
+        for number in numbers:
+            time.sleep(1.0)
+            process.send_signal(number)
+        begun = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, "Traceback" in err) == (130, False), err
+    assert time.monotonic() - begun < within, err
+    return out + err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", [["ls"], ["verify"], ["pull", "--from", "PREFIX", "abcdef"]], ids=lambda each: each[0]
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_command_whose_store_is_silent(
+    line: Line, s3_prefix: str, tmp_path: Path, command: list[str], number: signal.Signals
+) -> None:
+    line.silent = True
+    words = [s3_prefix if word == "PREFIX" else word for word in command]
+    prefix = str(tmp_path / "store") if "PREFIX" in command else s3_prefix
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from marin_pipeline.tool import main; main()", *words, "--prefix", prefix],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: line.sent)
+    assert "error" not in ended(process, number, number, within=4.0)
+
+
+@pytest.mark.slow
+def test_a_first_one_gives_it_ten_seconds(line: Line, s3_prefix: str) -> None:
+    line.silent = True
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from marin_pipeline.tool import main; main()", "ls", "--prefix", s3_prefix],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: line.sent)
+    assert ended(process, signal.SIGTERM, within=14.0) == "interrupted\n"
+
+
+@pytest.mark.slow
+def test_the_second_ctrl_c_ends_a_run_whose_store_is_silent(line: Line, scene: Scene, s3_prefix: str) -> None:
+    scene.where = s3_prefix
+    driver = scene.start()
+    scene.at_gate("plain")
+    processes = workers_of(driver.pid)
+    line.silent = True
+    ended(driver, signal.SIGINT, signal.SIGINT, within=9.0)
+    wait_until(lambda: not [process for process in processes if alive(process)])
+
+
+@pytest.mark.slow
+def test_a_plan_that_a_silent_store_holds_up_ends_too(line: Line, scene: Scene, s3_prefix: str) -> None:
+    scene.where = s3_prefix
+    line.silent = True
+    driver = scene.start()
+    wait_until(lambda: line.sent)
+    ended(driver, signal.SIGINT, signal.SIGINT, within=4.0)
+
+
+def test_a_signal_to_a_forked_child_is_no_interruption_of_its_parent(tmp_path: Path) -> None:
+    program = """
+import os, signal, time
+from marin_pipeline.cli import leave
+
+def command():
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        time.sleep(60)
+    time.sleep(0.5)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitpid(child, 0)[1] == 0
+    raise LookupError("as it is")
+
+leave(command)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ)
+    )
+    assert done.returncode == 1
+    assert "LookupError: as it is" in done.stderr
+
+
+def test_an_error_after_an_interruption_exits_as_interrupted() -> None:
+    program = """
+import os, signal, time
+from marin_pipeline.cli import leave
+from marin_pipeline.core.errors import StoreError
+
+def command():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+    except KeyboardInterrupt:
+        pass
+    time.sleep(0.2)
+    raise StoreError("no answer")
+
+leave(command)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "error: no answer\n")

@@ -54,3 +54,12 @@ def test_an_output_that_the_cache_cannot_take_is_not_called_damaged(
     assert "unread" in printed.out + printed.err
     with pytest.raises(CacheError, match="set MARIN_CACHE to a folder of your own"):
         _ = result.bound(TOTAL.key).value
+
+
+def test_a_url_is_no_folder_of_the_cache(far: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url in ("gs://lab/c", "s3://lab/c", "file:///lab/c"):
+        monkeypatch.setenv("MARIN_CACHE", url)
+        with pytest.raises(UsageError, match=f"^MARIN_CACHE {url}: is a URL; set it to a folder of this machine"):
+            far.run(TOTAL)
+    assert not list(tmp_path.glob("*:"))

@@ -209,9 +209,8 @@ class HttpFile:
             raise Mistaken(f"Content-Range {found[0]}, where {start}- of {state.size} was asked for")
         if total is None or last != total - 1 or (length is not None and length != last - first + 1):
             raise Mistaken(f"Content-Range {found[0]} and Content-Length {length}, where all of the rest was asked for")
-        etag = headers.get("ETag")
-        if not self.fixed and etag and _is_strong(state.validator) and etag != state.validator:
-            raise Mistaken(f"bytes of {etag}, where those of {state.validator} were asked for")
+        if not self.fixed:
+            _check_version(_facts(response), state.facts)
         return _Body(response, State(state.validator, total, state.facts), start)
 
     def _length(self, headers: Mapping[str, str]) -> int | None:
@@ -309,6 +308,20 @@ def _validator(headers: Mapping[str, str]) -> str:
         return modified if age.total_seconds() >= 1 else ""
     except NO_DATE:
         return ""
+
+
+def _check_version(said: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Raise when a range is of another version than the bytes before it: a server may not look at `If-Range`.
+
+    A range has the ETag that the whole has; the time of change may be left out of it (RFC 9110, 15.3.7).
+    """
+    for name, now in (
+        ("etag", said.get("etag")),
+        ("last_modified", said.get("last_modified", before.get("last_modified"))),
+    ):
+        then = before.get(name)
+        if now != then:
+            raise Mistaken(f"bytes of {name} {_few(now or '')}, where those of {_few(then or '')} were asked for")
 
 
 def _facts(response: requests.Response) -> dict[str, str]:

@@ -23,6 +23,7 @@ from tests.run.sessions import wait_until
 
 DATA = bytes(range(256)) * 4
 OTHER = bytes(reversed(DATA))
+NEWER = "Tue, 02 Jan 2024 00:00:00 GMT"
 SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
@@ -91,6 +92,32 @@ def test_a_time_of_change_is_a_validator_once_it_is_over(server: HttpServer, rea
 
 
 @pytest.mark.parametrize(
+    "other",
+    [{"modified": NEWER}, {"etag": 'W/"2"'}, {"etag": '"2"'}, {"etag": ""}],
+    ids=["time", "weak", "strong", "no etag"],
+)
+def test_ranges_of_two_versions_are_not_joined_where_the_server_ignores_if_range(
+    server: HttpServer, reader: Reader, other: dict[str, str]
+) -> None:
+    def change(file: Served) -> None:
+        file.data = OTHER
+        vars(file).update(other)
+
+    server.serve("/file", DATA, Act(cut=500), Act(changes=change, ignores_if_range=True), etag='W/"1"', modified=OLD)
+    assert reader.read(web(server))[0] == OTHER
+    assert ranges(server) == ["", "bytes=500-", ""]
+
+
+def test_a_range_without_a_time_of_change_goes_on(server: HttpServer, reader: Reader) -> None:
+    def change(file: Served) -> None:
+        file.modified = ""
+
+    server.serve("/file", DATA, Act(cut=500), Act(changes=change, ignores_if_range=True), etag="", modified=OLD)
+    assert reader.read(web(server))[0] == DATA
+    assert ranges(server) == ["", "bytes=500-"]
+
+
+@pytest.mark.parametrize(
     "lie",
     [
         Act(says_shift=1),
@@ -103,6 +130,7 @@ def test_a_time_of_change_is_a_validator_once_it_is_over(server: HttpServer, rea
         Act(headers={"Content-Range": "pages 1-2/3"}),
         Act(says_length=7),
         Act(headers={"ETag": '"9"'}),
+        Act(headers={"Last-Modified": NEWER}),
     ],
 )
 def test_a_range_that_is_not_what_was_asked_for_is_refused_and_the_file_begun_anew(
