@@ -46,7 +46,11 @@ def own_folder(parent: Path) -> Path:
 
 def scratch_parent() -> Path:
     """Where the folders of a user's processes lie on the disk for temporary files."""
-    return Path(tempfile.gettempdir()) / f"marin-{os.getuid()}"
+    try:
+        above = tempfile.gettempdir()
+    except OSError:  # no file can be made in any folder at the moment: no room, or too many open files
+        above = os.environ.get("TMPDIR") or "/tmp"
+    return Path(above) / f"marin-{os.getuid()}"
 
 
 def scratch_folder() -> Path:

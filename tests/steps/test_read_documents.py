@@ -19,7 +19,9 @@ def _fill(folder: Path) -> Path:
     (folder / "more").mkdir(parents=True)
     lines = [{"text": "One text."}, {"text": "a\0b"}, {"content": "x"}, {"text": ""}, {"text": "word"}]
     (folder / "a.jsonl").write_text("\n".join([*map(json.dumps, lines), "{broken"]))
-    (folder / "more" / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "Two texts."}\n{"text": "One text."}\n'))
+    (folder / "more" / "b.jsonl.gz").write_bytes(
+        gzip.compress(b'{"text": "Two texts."}\n{"text": "One text."}\n', mtime=0)
+    )
     (folder / "c.txt").write_bytes(b"caf\xe9")
     (folder / "notes.md").write_text("not read")
     (folder / ".hidden.txt").write_text("not read")
