@@ -164,7 +164,7 @@ def leave(command: Callable[[], int]) -> NoReturn:
     except OutputLost as error:
         _tell_lost(error)
         code = 1
-    except Exception as error:
+    except Exception as error:  # of any kind: what an interrupted call breaks with
         if not (interrupts or _is_interruption(error)):
             raise
         code = 130

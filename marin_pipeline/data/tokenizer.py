@@ -87,7 +87,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> tokenizers.Tokenizer:
 
     try:
         tokenizer = tokenizers.Tokenizer.from_file(os.fspath(path))
-    except Exception as error:
+    except Exception as error:  # tokenizers raises no narrower kind
         raise InputError(f"{os.fspath(path)}: not a tokenizer of Hugging Face `tokenizers` ({error})") from error
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
