@@ -8,6 +8,7 @@ sequences a source gives when it is its turn is the order's business.
 from __future__ import annotations
 
 from bisect import bisect_right
+from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,34 @@ class Stream:
             numbers[position - start : end - start] = np.array(self._before[phase], np.int64)[places] + earlier
             position = end
         return sources, numbers
+
+    def find(self, source: int, number: int) -> int:
+        """The position at which a source has its turn `number`: the inverse of `slots`.
+
+        Args:
+            source: by its place in `mixture.sources`.
+            number: within the source, counted from the start of training.
+
+        Raises:
+            InputError: for a turn that never comes, since no later phase gives the source a weight.
+        """
+        if number < 0:
+            raise InputError(f"sequence {number} of a source was asked for: numbers start at 0")
+        for phase, start in enumerate(self.starts):
+            last = phase + 1 == len(self.starts)
+            if not last and self._before[phase + 1][source] <= number:
+                continue
+            if source not in self._places[phase]:
+                break
+            weight = float(Fraction(self.mixture.phases[phase].weights[self.mixture.names[source]]))
+            more = number - self._before[phase][source]
+            stop = start + int((more + 4) / weight) + 4 if last else self.starts[phase + 1]
+            # The first position by which the source has had one turn more is the one after the turn.
+            positions = range(start, stop + 1)
+            return positions[bisect_right(positions, number, key=lambda p: self._counts(phase, p)[source])] - 1
+        raise InputError(
+            f"source {self.mixture.names[source]!r} has no turn {number:,}: the phases that name it end before"
+        )
 
     def restricted(self, position: int) -> list[dict[str, Any]]:
         """What of the mixture the sequences before `position` depend on, as plain values for a key.
