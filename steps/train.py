@@ -23,7 +23,8 @@ from marin_pipeline.train.recipe import MAXIMUM_GAP, Recipe, lower
 if TYPE_CHECKING:
     from marin_pipeline.data.sequences import SequenceSource
 
-_WHERE_OR_HOW_FAST = ("checkpoint_every", "mesh", "workers")
+_NOT_IN_THE_STATE = ("held_out", "maximum_gap", "checkpoint_every", "mesh", "workers")
+"""Arguments that no byte of the state depends on."""
 
 
 def train_chain(arguments: Mapping[str, Any]) -> Chain:
@@ -47,7 +48,7 @@ def check_sources(arguments: Mapping[str, Any]) -> None:
 
 
 def _lowered(arguments: Mapping[str, Any]) -> Recipe:
-    return lower(**{name: value for name, value in arguments.items() if name not in _WHERE_OR_HOW_FAST})
+    return lower(**{name: value for name, value in arguments.items() if name not in _NOT_IN_THE_STATE})
 
 
 def _held(reading: Reading) -> dict[str, Held]:
@@ -115,9 +116,9 @@ def train(
             that length wherever documents end.
         separate_documents: keep attention within a document, as packing always does.
         shuffle: how the sequences of a source are permuted.
-        held_out: held-out tokens of the same sources, for the gap alarm.
+        held_out: held-out tokens of the same sources, for the gap alarm. No part of the key.
         maximum_gap: nats a token by which the loss on text that was read may lie below that on text that was not;
-            beyond it the run fails.
+            beyond it the run fails, and its last state is kept as a checkpoint. No part of the key.
         numerics: `"fast"`: equal bytes on the same machine and mesh, metrics within tolerance across meshes.
         checkpoint_every: `"60s"` or `"100 steps"`: how often the run is saved against a kill. No part of the key.
         mesh: how the devices are arranged. No part of the key.
@@ -158,8 +159,6 @@ def train(
         data_seed=data_seed,
         shuffle=shuffle,
         separate_documents=separate_documents,
-        held_out=_content(held_out),
-        maximum_gap=maximum_gap,
         numerics=numerics,
     )
     reading = recipe.reading

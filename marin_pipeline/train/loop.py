@@ -105,7 +105,7 @@ class Run:
         clock = _Clock(timings, self._step, self._recipe.batch_size * self._recipe.sequence_length)
         with self._loader(watcher) as loader:
             for loaded in loader:
-                read = self._read.record(loaded.step, loaded.batch)
+                read = self._read.record(loaded.step, loaded.ids, self._needed)
                 rows = placed(loaded.rows, self._needed, self._program.batch_sharding, self._order.batch_size)
                 self._state, measured = self._program.update(self._state, rows, self._step)
                 handed = _Pending(self._step, read, measured)

@@ -20,10 +20,12 @@ from marin_pipeline.models import llama
 from marin_pipeline.models.loss import mean_cross_entropy
 from marin_pipeline.train import mesh as meshes
 from marin_pipeline.train import optimizer
-from marin_pipeline.train.feed import Placed
 from marin_pipeline.train.recipe import Recipe
 
 Arrays = dict[str, NamedArray]
+
+Placed = tuple[jax.Array, jax.Array, jax.Array | None]
+"""Inputs, targets and documents of a batch on all devices; without documents each row is one text."""
 
 PARAMETERS, OPTIMIZER = "parameters/", "optimizer/"
 
@@ -105,7 +107,7 @@ class Program:
         padded = self.recipe.reading.packing is not None
 
         def loss_of(model: llama.Llama) -> jax.Array:
-            return mean_cross_entropy(model.hidden(read, within), model.output_table, predicted, padded=padded)
+            return mean_cross_entropy(model.hidden(read), model.output_table, predicted)
 
         with hax.axis_mapping(dict(meshes.COMPUTE)), jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             model = llama.assemble(self.recipe.model, parameters)

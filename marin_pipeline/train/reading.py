@@ -5,7 +5,6 @@ No library is loaded, so that a run which a source is too small for is refused w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,10 +35,6 @@ class Reading:
     shuffle: Shuffle
     separate: bool
     """Whether attention stays within a document."""
-    held_out: Any
-    """What names the held-out tokens of the gap alarm; None without."""
-    maximum_gap: float
-    """Nats a token by which a loss may lie below that of text that was not read."""
 
     @cached_property
     def stream(self) -> Stream:
@@ -56,7 +51,6 @@ class Reading:
             "seed": self.seed,
             "shuffle": self.shuffle.plain(),
             "separate": self.separate,
-            "gap": {"held_out": self.held_out, "maximum": self.maximum_gap},
         }
         if self.packing is not None:
             plain["packing"] = {name: self.packing[name] for name in names}
@@ -73,8 +67,6 @@ def lower_reading(
     data_seed: int,
     shuffle: Shuffle,
     separate_documents: bool,
-    held_out: Any,
-    maximum_gap: float,
 ) -> Reading:
     """What these arguments of the `train` step mean.
 
@@ -110,8 +102,6 @@ def lower_reading(
             f"packing is given for {', '.join(sorted(plans))}, and tokens for {', '.join(sorted(sources))}: give a "
             "plan for each source, or none"
         )
-    if not (maximum_gap > 0 and math.isfinite(maximum_gap)):
-        raise InputError(f"maximum_gap is {maximum_gap}: give a finite number of nats above 0")
     reading = Reading(
         sources,
         plans,
@@ -120,8 +110,6 @@ def lower_reading(
         data_seed,
         shuffle,
         separate_documents or plans is not None,
-        held_out,
-        maximum_gap,
     )
     _ = reading.stream  # refuses phases that no whole sequence lies between
     return reading

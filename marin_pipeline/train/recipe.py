@@ -21,9 +21,6 @@ from marin_pipeline.train.schedule import Schedule, Shape
 Optimizer = Literal["muon", "adamw"]
 Numerics = Literal["fast", "invariant"]
 
-MAXIMUM_GAP = 0.5
-"""Nats a token by which the loss on text that was read may lie below that on text that was not."""
-
 
 @dataclass(frozen=True)
 class OptimizerConfig:
@@ -121,8 +118,6 @@ def lower(
     data_seed: int,
     shuffle: Shuffle = Shuffle(),
     separate_documents: bool = False,
-    held_out: Any = None,
-    maximum_gap: float = MAXIMUM_GAP,
     numerics: Numerics,
 ) -> Recipe:
     """The recipe that these arguments of the `train` step mean.
@@ -157,8 +152,6 @@ def lower(
         data_seed=data_seed,
         shuffle=shuffle,
         separate_documents=separate_documents,
-        held_out=held_out,
-        maximum_gap=maximum_gap,
     )
     check_expected(reading.stream, steps=steps, batch_size=batch_size)
     return Recipe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -14,10 +15,10 @@ import numpy as np
 import pytest
 
 from marin_pipeline import test_context
-from marin_pipeline.core.errors import MarinError, Stopped
+from marin_pipeline.core.errors import InputError, MarinError, Stopped
 from marin_pipeline.data.sequences import Rows
 from marin_pipeline.models.config import LlamaConfig
-from marin_pipeline.train import checkpoint
+from marin_pipeline.train import checkpoint, loop
 from marin_pipeline.train.checkpoint import Snapshot
 from marin_pipeline.train.loop import Run
 from marin_pipeline.train.mesh import MeshShape, build
@@ -40,7 +41,7 @@ class Source:
         return (len(TOKENS) - 1) // 16
 
     def read(self, ids: np.ndarray) -> Rows:
-        tokens = np.stack([TOKENS[i * 16 : (i + 1) * 16 + 1] for i in ids])
+        tokens = TOKENS[ids[:, None] * 16 + np.arange(17)]
         return Rows(tokens[:, :-1], tokens[:, 1:])
 
 
@@ -214,3 +215,30 @@ def test_the_initial_state_is_on_the_devices_of_the_mesh(program: Program):
         name: array.axes for name, array in program.template.items()
     }
     assert all(isinstance(array.array, jax.Array) for array in state.values())
+
+
+def test_a_loader_that_delivers_other_sequences_stops_the_run(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One that is off by a step after it was started again, as a cursor of another unit is."""
+    real = loop.Loader
+
+    def late(order: Any, sources: Any, *, start: int, stop: int, **rest: Any) -> Any:
+        for loaded in real(order, sources, start=start, stop=stop + 1, **rest):
+            if loaded.step > start:
+                yield dataclasses.replace(loaded, step=loaded.step - 1)
+
+    monkeypatch.setattr(loop, "Loader", lambda *given, **named: contextlib.nullcontext(late(*given, **named)))
+    with pytest.raises(MarinError, match=r"step 0, row 0 of the batch: the loader delivered sequence \d+ of source"):
+        run(program, tmp_path)
+
+
+def test_a_checkpoint_that_read_something_else_is_refused(program: Program, tmp_path: Path):
+    saved = run(program, tmp_path / "first", steps=4)
+    lines = [json.loads(line) for line in saved.metrics.splitlines()]
+    for name, value in (("batch", "0" * 16), ("sum", "0" * 16), ("sequences", 17)):
+        changed = [*lines[:-1], {**lines[-1], name: value}]
+        wrong = dataclasses.replace(saved, metrics="".join(json.dumps(line) + "\n" for line in changed).encode())
+        with pytest.raises(InputError, match="read"):
+            Run(program, [Source()], ORDER, lambda step: {}, wrong)
+    Run(program, [Source()], ORDER, lambda step: {}, saved)

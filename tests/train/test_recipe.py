@@ -104,7 +104,6 @@ def test_what_only_refuses_a_run_is_not_in_the_recipe() -> None:
         {"separate_documents": True},
         {"packing": "plan"},
         {"shuffle": Shuffle(block=8)},
-        {"held_out": "held out"},
     ],
 )
 def test_what_a_person_decides_is_in_the_recipe(change: dict[str, Any]):
@@ -142,7 +141,6 @@ def test_nothing_has_happened_at_step_0():
         ({"tokens": {"a": 1, "b": 2, "c": 3}, "mixture": MIXTURE}, "tokens 'c' are given"),
         ({"tokens": {"a": 1, "b": 2}, "packing": {"a": 1}, "mixture": MIXTURE}, "packing is given for a"),
         ({"tokens": {"a": 1, "b": 2}, "mixture": MIXTURE, "max_epochs": 2}, "max_epochs is for a run without"),
-        ({"maximum_gap": 0.0}, "maximum_gap"),
         ({"mixture": Mixture((Source("tokens", 2, 1000),), (Phase(0, {"tokens": 1}),))}, "expected to hold 1,000"),
     ],
 )
