@@ -18,9 +18,12 @@ from marin_pipeline.data.read_ledger import Entry, ReadLedger
 from tests.data.orders import SEQUENCE_LENGTH, mixed, one_source
 
 
-def _read(order: TrainingOrder, start: int, stop: int, entry: Entry | None = None) -> list[Entry]:
-    ledger = ReadLedger(order, entry)
-    return [ledger.record(step, order.batch(step)) for step in range(start, stop)]
+def _read(order: TrainingOrder, stop: int, entry: Entry | None = None) -> list[Entry]:
+    return _record(ReadLedger(order, entry), stop)
+
+
+def _record(ledger: ReadLedger, stop: int) -> list[Entry]:
+    return [ledger.record(step, ledger.order.batch(step)) for step in range(ledger.entry.step, stop)]
 
 
 @settings(deadline=None, max_examples=50)
@@ -29,9 +32,9 @@ def test_a_run_that_goes_on_anywhere_ends_with_the_entries_of_one_that_never_sto
     web: int, code: int, batch_size: int, before: int, after: int
 ) -> None:
     order = mixed(web, code, batch_size, block=3 * (web % 2))
-    whole = _read(order, 0, before + after)
+    whole = _read(order, before + after)
     entry = whole[before - 1] if before else None
-    assert _read(order, before, before + after, entry) == whole[before:]
+    assert _read(order, before + after, entry) == whole[before:]
     assert [made.sequences for made in whole] == [order.index(step + 1) for step in range(before + after)]
 
 
@@ -69,7 +72,7 @@ def test_each_host_keeps_the_ledger_of_the_whole_batch_by_its_own_rows(hosts: in
     for rows in np.split(np.arange(6), hosts):
         ledger = ReadLedger(order)
         entries = [ledger.record(step, order.batch(step)[rows], rows) for step in range(20)]
-        assert entries == _read(order, 0, 20)
+        assert entries == _read(order, 20)
 
 
 def test_a_wrong_row_of_a_host_is_named_by_its_place_in_the_batch() -> None:
@@ -89,7 +92,7 @@ def test_another_number_of_rows_and_another_step_are_refused() -> None:
 
 
 def test_an_entry_is_json_and_what_is_no_entry_is_refused() -> None:
-    entry = _read(mixed(), 0, 3)[-1]
+    entry = _read(mixed(), 3)[-1]
     assert Entry.from_plain(json.loads(json.dumps(entry.plain()))) == entry
     for change in ({"step": "3"}, {"sum": "12"}, {"batch": "xyz"}, {"more": 1}, {"sequences": -1}):
         with pytest.raises(InputError, match="no entry of a ledger"):
@@ -109,20 +112,20 @@ def test_an_entry_is_json_and_what_is_no_entry_is_refused() -> None:
     ],
 )
 def test_a_checkpoint_of_another_order_is_refused(other: TrainingOrder, differs: str) -> None:
-    entry = _read(mixed(), 0, 10)[-1]
+    entry = _read(mixed(), 10)[-1]
     with pytest.raises(InputError, match="read something else than this order says") as error:
         ReadLedger(other, entry)
     assert differs in str(error.value)
 
 
 def test_an_earlier_batch_that_was_another_one_is_noticed_by_the_sum() -> None:
-    entry = _read(mixed(), 0, 10)[-1]
+    entry = _read(mixed(), 10)[-1]
     with pytest.raises(InputError, match="with the same last batch, so an earlier batch was another one"):
         ReadLedger(mixed(), replace(entry, sum=f"{int(entry.sum, 16) ^ 1:016x}"))
 
 
 def test_a_sum_over_too_many_is_not_computed_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = _read(mixed(), 0, 10)[-1]
+    entry = _read(mixed(), 10)[-1]
     assert ReadLedger(mixed(), entry).unchecked is None
     monkeypatch.setattr(read_ledger, "SUMMED", 59)
     ledger = ReadLedger(mixed(), replace(entry, sum="0" * 16))
@@ -134,7 +137,7 @@ def test_entries_from_before_and_at_the_start_are_told_apart() -> None:
     later = TrainingOrder(
         order.stream, dict(zip(order.names, order.sequences, strict=True)), 12, 7, first_step=10, first_token=480
     )
-    earlier = _read(order, 0, 10)
+    earlier = _read(order, 10)
     went_on = ReadLedger(later, earlier[-1])
     assert went_on.entry == Entry(10, "", 480 // SEQUENCE_LENGTH, "0" * 16)
     assert went_on.record(10, later.batch(10)).sequences == 72
@@ -162,13 +165,12 @@ def test_a_second_reading_in_one_epoch_stops_the_run(resumed: bool) -> None:
     if resumed:
         # What was read before the checkpoint is known from the permutation.
         order.turn = 40
-        entry = _read(order, 0, 3)[-1]
+        entry = _read(order, 3)[-1]
         order.turn = 5
         order.batch = lambda step: plain.batch(step if step < 3 else 1)  # pyright: ignore[reportAttributeAccessIssue]
     ledger = ReadLedger(order, entry)
     with pytest.raises(MarinError, match=r"step \d: sequence \d+ comes a second time in epoch 0 of source 'web'"):
-        for step in range(ledger.entry.step, 10):
-            ledger.record(step, order.batch(step))
+        _record(ledger, 10)
 
 
 def test_an_epoch_that_ends_too_early_stops_the_run() -> None:
@@ -183,7 +185,7 @@ def test_an_epoch_that_ends_too_early_stops_the_run() -> None:
 def test_more_epochs_than_the_mixture_allows_stop_the_run() -> None:
     order = mixed(web=100, code=11, max_epochs=1)
     with pytest.raises(MarinError, match="step 5 reads source 'code' after 1 whole epochs, and its max_epochs is 1"):
-        _read(order, 0, 10)
+        _read(order, 10)
 
 
 def test_going_on_permutes_nothing_that_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
