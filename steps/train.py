@@ -17,8 +17,8 @@ from marin_pipeline.data.shuffle import Shuffle
 from marin_pipeline.data.supply import Held, check_held
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train.mesh import MeshShape
-from marin_pipeline.train.reading import Reading, by_source
-from marin_pipeline.train.recipe import MAXIMUM_GAP, Recipe, lower
+from marin_pipeline.train.reading import MAXIMUM_GAP, Reading, by_source
+from marin_pipeline.train.recipe import Recipe, lower
 
 if TYPE_CHECKING:
     from marin_pipeline.data.sequences import SequenceSource
@@ -44,27 +44,44 @@ def check_sources(arguments: Mapping[str, Any]) -> None:
         InputError: naming each source, what it holds, what the run reads, and what to change.
     """
     recipe = _lowered(arguments)
-    check_held(recipe.reading.stream, _held(recipe.reading), steps=recipe.steps, batch_size=recipe.batch_size)
+    _held(recipe, recipe.reading.sources, recipe.reading.packing)
 
 
 def _lowered(arguments: Mapping[str, Any]) -> Recipe:
     return lower(**{name: value for name, value in arguments.items() if name not in _NOT_IN_THE_STATE})
 
 
-def _held(reading: Reading) -> dict[str, Held]:
-    """What each source holds, as the steps that made it say."""
-    return {
-        name: Held(
-            tokens.value.tokens,
-            max(0, tokens.value.tokens - 1) // reading.sequence_length
-            if reading.packing is None
-            else reading.packing[name].value.rows,
-        )
-        for name, tokens in reading.sources.items()
-    }
+def _held(
+    recipe: Recipe, tokens: Mapping[str, Artifact[Tokens]], packing: Mapping[str, Artifact[Packing]] | None
+) -> dict[str, Held]:
+    """What each source holds, when it is what the run needs.
+
+    Raises:
+        InputError: naming the source that does not fit the model, the sequence length or the length of the run.
+    """
+    length, found = recipe.sequence_length, {}
+    for name, each in tokens.items():
+        value = each.value
+        if recipe.model.vocabulary < value.vocabulary:
+            raise InputError(
+                f"model.vocabulary={recipe.model.vocabulary} cannot hold the {value.vocabulary} ids of the tokens "
+                f"{name!r}: raise it to at least that"
+            )
+        if packing is None:
+            found[name] = Held(value.tokens, max(0, value.tokens - 1) // length)
+            continue
+        plan = packing[name].value
+        if plan.sequence_length != length:
+            raise InputError(
+                f"the packing plan of source {name!r} has rows of {plan.sequence_length} tokens, and sequence_length "
+                f"is {length}: give the same to both"
+            )
+        found[name] = Held(value.tokens, plan.rows)
+    check_held(recipe.reading.stream, found, steps=recipe.steps, batch_size=recipe.batch_size)
+    return found
 
 
-@step(version=2, chain=train_chain, ready=check_sources, exact="tolerance", resources=Resources(cpus=2, jax=True))
+@step(version=2, chain=train_chain, exact="tolerance", resources=Resources(cpus=2, jax=True))
 def train(
     ctx: Context,
     tokens: Artifact[Tokens] | dict[str, Artifact[Tokens]],
@@ -161,20 +178,10 @@ def train(
         separate_documents=separate_documents,
         numerics=numerics,
     )
-    reading = recipe.reading
     given, plans = by_source(tokens), None if packing is None else by_source(packing)
-    for name, each in given.items():
-        if model.vocabulary < each.value.vocabulary:
-            raise InputError(
-                f"model.vocabulary={model.vocabulary} cannot hold the {each.value.vocabulary} ids of the tokens "
-                f"{name!r}: raise it to at least that"
-            )
+    held = _held(recipe, given, plans)
+    reading = recipe.reading
     sources = [_opened(given[name], None if plans is None else plans[name], reading) for name in reading.mixture.names]
-    held = {
-        name: Held(given[name].value.tokens, len(source))
-        for name, source in zip(reading.mixture.names, sources, strict=True)
-    }
-    check_held(reading.stream, held, steps=steps, batch_size=batch_size)
     order = TrainingOrder(
         reading.stream, {name: each.sequences for name, each in held.items()}, batch_size, data_seed, shuffle
     )
@@ -228,7 +235,7 @@ def _opened(tokens: Artifact[Tokens], packing: Artifact[Packing] | None, reading
     store = TokenStore(tokens)
     if packing is None:
         return Sequences(store, reading.sequence_length, reading.separate)
-    return PackedSequences(store, packing, reading.sequence_length)
+    return PackedSequences(store, packing)
 
 
 def _data(recipe: Recipe, held: Mapping[str, Held]) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def test_invariant_numerics_are_refused_at_declaration(tokens: Artifact[Tokens])
     ("change", "named"),
     [
         ({"model": LlamaConfig(vocabulary=32, width=16, layers=1, heads=2, feed_forward=32)}, "model.vocabulary=32"),
-        ({"sequence_length": 5000}, "5000"),
+        ({"sequence_length": 5000}, "less than one sequence of 5,000"),
         ({"checkpoint_every": "often"}, "checkpoint_every"),
         ({"mesh": MeshShape(data=3)}, "1 devices"),
     ],
