@@ -117,7 +117,7 @@ class AuditReport:
             verdict = [_differ(row.other_batches), _differ(row.other_tokens), row.stream, "ok" if row.ok else "WRONG"]
             table.append((_hosts(row.hosts), *map(str, figures), f"{row.repeated:.3f}", *verdict))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
+        lines = ["  ".join(map(str.rjust, row, widths)).rstrip() for row in table]
         held = ", ".join(
             f"{name}: {held:,} sequences of {self.sequence_length:,}, read {self.epochs[name]:.2f} times"
             for name, held in self.sequences.items()
