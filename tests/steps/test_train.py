@@ -161,6 +161,13 @@ def test_what_does_not_fit_is_refused_by_name(
         train.fn(test_context(tmp_path), **{"tokens": tokens, "steps": 6, **SMALL, **change})
 
 
+def test_another_seed_of_the_order_does_not_go_on_from_a_checkpoint(tokens: Artifact[Tokens], tmp_path: Path):
+    with pytest.raises(Stopped):
+        train.fn(interrupted(test_context(tmp_path), stop_at=4), tokens=tokens, steps=6, **SMALL)
+    with pytest.raises(InputError, match=r"recipe\.pieces\[0\]\.data\.seed: 0, expected 5"):
+        train.fn(test_context(tmp_path), tokens=tokens, steps=6, data_seed=5, **SMALL)
+
+
 # Several sources -----------------------------------------------------------------------------------------------------
 
 MIXTURE = Mixture(
