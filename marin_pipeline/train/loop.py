@@ -151,8 +151,8 @@ class Run:
         loss, norm = np.asarray(pending.measured)
         if not (np.isfinite(loss) and np.isfinite(norm)):
             raise MarinError(
-                f"step {pending.step + 1}: loss {loss}, gradient norm {norm} (batch {pending.read.batch}); training has "
-                "diverged: lower learning_rate or muon_learning_rate, or lengthen warmup"
+                f"step {pending.step + 1}: loss {loss}, gradient norm {norm} (batch {pending.read.batch}); training "
+                "has diverged: lower learning_rate or muon_learning_rate, or lengthen warmup"
             )
         self._loss = metrics.short(loss)
         rate = self._recipe.optimizer.learning_rate * self._recipe.schedule.factor(pending.step)
