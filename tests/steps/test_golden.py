@@ -140,7 +140,7 @@ CHANGED = 'is_again = document.id == previous\n            if is_again:\n       
             "train",
         ),
         ("train/schedule.py", "1 + math.cos", "1 + math.sin", "train"),
-        ("data/order.py", "permutation(self.seed, epoch", "permutation(self.seed + 1, epoch", "train"),
+        ("data/order.py", "key64(seed, salt, epoch)", "key64(seed + 1, salt, epoch)", "train"),
         ("evaluate/windows.py", "length // 2", "length // 3", "evaluate"),
     ],
 )
