@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import haliax as hax
 import jax
 import jax.numpy as jnp
@@ -78,6 +80,10 @@ def test_whole_batches_are_computed_without_a_look_for_padding():
         return jax.jit(loss_of).lower(hidden, table)
 
     assert mean(None).as_text() == mean(False).as_text() != mean(True).as_text()
+    # What clips a target that is not there to one that can be looked up.
+    clip = re.compile(r"stablehlo\.maximum .*xi32>")
+    assert not clip.search(mean(False).as_text())
+    assert clip.search(mean(True).as_text())
     whole, looked_for = (mean(padded).compile()(hidden, table) for padded in (False, True))
     np.testing.assert_allclose(whole, looked_for, rtol=1e-6)
 
