@@ -7,7 +7,7 @@ before it starts. All that is wrong is told at once.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from marin_pipeline.core.errors import InputError
@@ -18,40 +18,43 @@ _SHOWN = 10
 """Problems that an error tells of; of more it gives the number."""
 
 
-def check_expected(stream: Stream, *, steps: int, batch_size: int) -> None:
+@dataclass(frozen=True)
+class Held:
+    """What a source holds: of a packing plan its `tokens` and `rows`, of tokens that are cut `Held.cut`."""
+
+    tokens: int
+    """End-of-document tokens included."""
+    sequences: int
+    """Training sequences that they make."""
+
+    @classmethod
+    def cut(cls, tokens: int, sequence_length: int) -> Held:
+        """Of tokens that are read one document after another and cut every `sequence_length` of them."""
+        return cls(tokens, max(0, tokens - 1) // sequence_length)  # the last token is a target only
+
+
+def check_expected(stream: Stream, *, steps: int, batch_size: int, packed: Collection[str] = ()) -> None:
     """Refuse a run for which a source is too small by its own `expected_tokens`; sources without are not judged.
 
     Args:
         steps: updates in the whole run.
         batch_size: sequences an update.
+        packed: names of the sources whose documents are packed. They are not judged either: padding makes more rows of
+            the same tokens, and how many is known from the plan alone.
 
     Raises:
         InputError: naming each source, what it is expected to hold, what the run reads, and what to change.
     """
-    tokens = {source.name: source.expected_tokens for source in stream.mixture.sources}
-    known = {
-        # The last token of a source is a target only.
-        name: Held(count, max(0, count - 1) // stream.sequence_length)
-        for name, count in tokens.items()
-        if count is not None
-    }
-    _refuse(_too_small(stream, known, steps, batch_size, "is expected to hold"))
-
-
-@dataclass(frozen=True)
-class Held:
-    """What a source holds."""
-
-    tokens: int
-    """End-of-document tokens included."""
-    sequences: int
-    """Rows of one sequence length: cut one after another, or those of a packing plan."""
+    expected = {source.name: source.expected_tokens for source in stream.mixture.sources if source.name not in packed}
+    held = {name: Held.cut(count, stream.sequence_length) for name, count in expected.items() if count is not None}
+    _refuse(_too_small(stream, held, steps, batch_size, "is expected to hold"))
 
 
 def check_held(stream: Stream, held: Mapping[str, Held], *, steps: int, batch_size: int) -> None:
     """Refuse a run for which a source is missing, empty or too small.
 
     Args:
+        held: what each source holds, by its name.
         steps: updates in the whole run.
         batch_size: sequences an update.
 
@@ -84,7 +87,8 @@ def _too_small(stream: Stream, held: Mapping[str, Held], steps: int, batch_size:
     for source in stream.mixture.sources:
         if source.name not in held:
             continue
-        tokens, sequences, read = held[source.name].tokens, held[source.name].sequences, reads[source.name]
+        tokens, sequences = held[source.name].tokens, held[source.name].sequences
+        read = reads[source.name]
         told = f"source {source.name!r} of the mixture {holds} {tokens:,} tokens"
         if sequences == 0:
             remedy = "use a shorter sequence length, or leave it out" if tokens else "leave it out"
