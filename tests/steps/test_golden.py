@@ -12,8 +12,8 @@ from tests.conftest import ROOT, Program, Ran
 
 STEPS = ROOT / "steps"
 ALL = {
-    *("baselines", "dedupe", "download", "evaluate", "generate", "package_docs", "quality_filter"),
-    *("read_documents", "split_held_out", "tokenize", "train", "train_tokenizer"),
+    *("baselines", "dedupe", "download", "evaluate", "generate", "pack", "package_docs"),
+    *("quality_filter", "read_documents", "split_held_out", "tokenize", "train", "train_tokenizer"),
 }
 EXPERIMENT = """
 from pathlib import Path
