@@ -17,6 +17,7 @@ from marin_pipeline import Artifact, LocalFile
 from marin_pipeline.data.packages import pinned
 from marin_pipeline.models.config import LlamaConfig
 from steps.baselines import baselines
+from steps.check_disjoint import check_disjoint
 from steps.dedupe import dedupe
 from steps.download import Source, download
 from steps.evaluate import evaluate, generate
@@ -68,6 +69,7 @@ def golden(folder: Path) -> list[Artifact[Any]]:
     overlap = dedupe(corpus, against=held_out).named("golden/dedupe/all")
     rules = QualityRules(min_words=12, min_sentences=2, max_top_2_gram=0.25)
     kept = quality_filter(unique, rules=rules).named("golden/filter")
+    disjoint = check_disjoint(kept, held_out, fraction=0.2, threshold=0.4375, shingle_words=5)
     tokenizer = train_tokenizer(kept, vocabulary=400).named("golden/tokenizer")
     tokens = tokenize(kept, tokenizer).named("golden/tokens")
     # Documents have 44 to 195 tokens: most share a row of 160, many are a row of 46 or one token more.
@@ -88,7 +90,7 @@ def golden(folder: Path) -> list[Artifact[Any]]:
     note = Source(LocalFile(texts / "note.txt"), name="note.txt")
     brought = download([numbers, note], workers=2).named("golden/download")
     docs = package_docs(packages=_distribution(folder / "installed")).named("golden/package-docs")
-    return [scores, words, drawn, simple, overlap, docs, brought, *packing]
+    return [scores, words, drawn, simple, overlap, docs, brought, *packing, disjoint.named("golden/disjoint")]
 
 
 def _rows() -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from marin_pipeline import Artifact, Chain, Context, Resources, Runtime, Tokens, TrainState, step
-from marin_pipeline.core.errors import InputError
+from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.data.mixture import Mixture
 from marin_pipeline.data.schema import Packing
 from marin_pipeline.data.shuffle import Shuffle
@@ -68,7 +68,7 @@ def _held(
                 f"{name!r}: raise it to at least that"
             )
         if packing is None:
-            found[name] = Held(value.tokens, max(0, value.tokens - 1) // length)
+            found[name] = Held.cut(value.tokens, length)
             continue
         plan = packing[name].value
         if plan.sequence_length != length:
@@ -81,7 +81,7 @@ def _held(
     return found
 
 
-@step(version=2, chain=train_chain, exact="tolerance", resources=Resources(cpus=2, jax=True))
+@step(version=2, chain=train_chain, ready=check_sources, exact="tolerance", resources=Resources(cpus=2, jax=True))
 def train(
     ctx: Context,
     tokens: Artifact[Tokens] | dict[str, Artifact[Tokens]],
@@ -104,7 +104,7 @@ def train(
     packing: Artifact[Packing] | dict[str, Artifact[Packing]] | None = None,
     separate_documents: bool = False,
     shuffle: Shuffle = Shuffle(),
-    held_out: Artifact[Tokens] | None = None,
+    held_out: Artifact[Tokens] | dict[str, Artifact[Tokens]] | None = None,
     maximum_gap: float = MAXIMUM_GAP,
     numerics: Literal["fast", "invariant"] = "fast",
     checkpoint_every: Runtime[str] = "60s",
@@ -133,7 +133,7 @@ def train(
             that length wherever documents end.
         separate_documents: keep attention within a document, as packing always does.
         shuffle: how the sequences of a source are permuted.
-        held_out: held-out tokens of the same sources, for the gap alarm. No part of the key.
+        held_out: held-out tokens of the same sources, together or by name, for the gap alarm. No part of the key.
         maximum_gap: nats a token by which the loss on text that was read may lie below that on text that was not;
             beyond it the run fails, and its last state is kept as a checkpoint. No part of the key.
         numerics: `"fast"`: equal bytes on the same machine and mesh, metrics within tolerance across meshes.
@@ -149,6 +149,8 @@ def train(
 
     from marin_pipeline.data.order import TrainingOrder
     from marin_pipeline.train import checkpoint
+    from marin_pipeline.train.gap import judge
+    from marin_pipeline.train.gap_alarm import GapAlarm
     from marin_pipeline.train.loop import Run
     from marin_pipeline.train.mesh import build
     from marin_pipeline.train.metrics import last_loss
@@ -194,9 +196,18 @@ def train(
     earlier = found and Earlier(found[0], lambda: checkpoint.load(found[1].local("checkpoint")))
     start = resume(ctx.work, earlier, described, steps, ctx.log)
     program = Program(recipe, build(mesh, batch_size))
+    alarm = GapAlarm(program, order, sources, _held_out(held_out, reading), maximum_gap)
     with Saver(ctx.work, Period.parse(checkpoint_every)) as saver:
-        run = Run(program, sources, order, described, start, workers)
+        run = Run(program, sources, order, described, start, alarm.read, workers)
         state = run.finish(ctx, saver, ctx.records / "timings.jsonl")
+        gap = alarm.measure(run.arrays, state.step)
+        (ctx.records / "gap.json").write_text(json.dumps(gap.plain(), indent=1) + "\n")
+        ctx.log(str(gap))
+        try:
+            judge(gap, maximum_gap)
+        except MarinError:
+            saver.save(state)  # with a larger bound the run goes on from here
+            raise
 
     result = TrainState(
         step=state.step,
@@ -236,6 +247,22 @@ def _opened(tokens: Artifact[Tokens], packing: Artifact[Packing] | None, reading
     if packing is None:
         return Sequences(store, reading.sequence_length, reading.separate)
     return PackedSequences(store, packing)
+
+
+def _held_out(
+    given: Artifact[Tokens] | dict[str, Artifact[Tokens]] | None, reading: Reading
+) -> Sequence[SequenceSource]:
+    """The held-out sequences: of all sources together, or of each by its place in the mixture; none without."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        return (_opened(given, None, reading),)
+    if set(given) != set(reading.mixture.names):
+        raise InputError(
+            f"held_out names {', '.join(sorted(given))}, and the sources are {', '.join(sorted(reading.mixture.names))}: "
+            "give held-out tokens of each source, or of all together"
+        )
+    return [_opened(given[name], None, reading) for name in reading.mixture.names]
 
 
 def _data(recipe: Recipe, held: Mapping[str, Held]) -> dict[str, Any]:

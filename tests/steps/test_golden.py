@@ -12,7 +12,7 @@ from tests.conftest import ROOT, Program, Ran
 
 STEPS = ROOT / "steps"
 ALL = {
-    *("baselines", "dedupe", "download", "evaluate", "generate", "pack", "package_docs"),
+    *("baselines", "check_disjoint", "dedupe", "download", "evaluate", "generate", "pack", "package_docs"),
     *("quality_filter", "read_documents", "split_held_out", "tokenize", "train", "train_tokenizer"),
 }
 EXPERIMENT = """
