@@ -6,7 +6,7 @@ constant schedule goes on from the committed shorter one, and ends with the byte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from marin_pipeline import Artifact, Chain, Context, Resources, Runtime, Tokens, TrainState, step
