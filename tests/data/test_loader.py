@@ -271,11 +271,14 @@ def test_a_consumer_that_is_slower_than_the_reads_is_told_nothing(
     monkeypatch.setattr(module, "TOLD_SECONDS", 0.1)
     monkeypatch.setattr(module, "TOLD_SHARE", 0.5)
     told: list[str] = []
-    with Loader(ORDER, sources, rows=ALL, start=0, stop=12, log=told.append) as loader:
-        for _ in loader:
+    source = Watched(sources[0])
+    with Loader(ONE, [source], rows=ALL, start=0, stop=12, log=told.append) as loader:
+        for taken in range(12):
             time.sleep(0.05)
+            assert soon(lambda taken=taken: len(source.read_ids) >= min(12, taken + 2) * BATCH)
+            next(loader)
     assert told == []
-    assert loader.waited < 0.5
+    assert loader.waited < 0.3
 
 
 # When a read fails ---------------------------------------------------------------------------------------------------
@@ -397,17 +400,23 @@ def test_a_loader_that_is_forgotten_stops_its_threads(sources: list[Sequences]):
 
 
 def test_an_interrupt_while_a_batch_is_waited_for_leaves_no_thread(sources: list[Sequences]):
-    released = threading.Event()
+    asked = threading.Event()
 
     def interrupt(_: np.ndarray) -> None:
+        assert asked.wait(PATIENCE)
+        time.sleep(0.05)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         # Longer than the interrupt takes: it meets the wait, and not the end of the read.
-        released.wait(0.5)
+        time.sleep(0.3)
 
-    with Loader(ONE, [Watched(sources[0], interrupt)], rows=ALL, start=0, stop=5, workers=1) as loader:
-        with pytest.raises(KeyboardInterrupt):
+    def consume() -> None:
+        with Loader(ONE, [Watched(sources[0], interrupt)], rows=ALL, start=0, stop=1, workers=1) as loader:
+            asked.set()
             next(loader)
-        assert threads() == []
+
+    with pytest.raises(KeyboardInterrupt):
+        consume()
+    assert threads() == []
 
 
 def test_a_read_that_never_ends_is_left_behind_and_told_of(sources: list[Sequences], monkeypatch: pytest.MonkeyPatch):
@@ -428,25 +437,35 @@ def test_a_read_that_never_ends_is_left_behind_and_told_of(sources: list[Sequenc
     assert threads() == []
 
 
-def test_a_process_ends_though_a_read_never_does():
-    program = """
-import threading
+LEFT_OPEN = """
+import sys, threading, time
 import numpy as np
 from marin_pipeline.data import loader
 from tests.data.test_loader import ALL, ONE, COUNTS, LENGTH
 
-class Blocked:
+class Slow:
     sequence_length = LENGTH
     def __len__(self): return COUNTS[0]
-    def read(self, ids): reading.set(); threading.Event().wait()
+    def read(self, ids):
+        reading.set()
+        time.sleep(float(sys.argv[1]))
+        print("read", flush=True)
 
+loader.CLOSE_SECONDS = float(sys.argv[2])
 reading = threading.Event()
-left_open = loader.Loader(ONE, [Blocked()], rows=ALL, start=0, stop=5)
+left_open = loader.Loader(ONE, [Slow()], rows=ALL, start=0, stop=5, workers=1)
 assert reading.wait(60)
 raise SystemExit(7)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=120, check=False)
-    assert done.returncode == 7
+
+
+@pytest.mark.parametrize(("seconds", "patience", "printed"), [("3600", "0.1", ""), ("0.3", "60", "read\n")])
+def test_a_process_that_leaves_a_loader_open_ends_when_its_read_does_or_without_it(
+    seconds: str, patience: str, printed: str
+):
+    command = [sys.executable, "-c", LEFT_OPEN, seconds, patience]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (7, printed)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
