@@ -109,7 +109,7 @@ def train(
     numerics: Literal["fast", "invariant"] = "fast",
     checkpoint_every: Runtime[str] = "60s",
     mesh: Runtime[MeshShape] = MeshShape(),
-    workers: Runtime[int] = 2,
+    workers: Runtime[int] = 8,
 ) -> TrainState:
     """Train a model from its initial state.
 
@@ -259,8 +259,8 @@ def _held_out(
         return (_opened(given, None, reading),)
     if set(given) != set(reading.mixture.names):
         raise InputError(
-            f"held_out names {', '.join(sorted(given))}, and the sources are {', '.join(sorted(reading.mixture.names))}: "
-            "give held-out tokens of each source, or of all together"
+            f"held_out names {', '.join(sorted(given))}, and the sources of the mixture are "
+            f"{', '.join(sorted(reading.mixture.names))}: give held-out tokens of each source, or of all together"
         )
     return [_opened(given[name], None, reading) for name in reading.mixture.names]
 

@@ -10,6 +10,7 @@ of the token stores (64 MiB for all of a process).
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import weakref
@@ -67,7 +68,7 @@ class Loader:
         rows: np.ndarray,
         start: int,
         stop: int,
-        workers: int = 2,
+        workers: int = 8,
         ahead: int = 4,
         log: Log | None = None,
     ) -> None:
@@ -99,9 +100,11 @@ class Loader:
         self._threads = [
             threading.Thread(target=self._work.run, name=f"loader-{number}", daemon=True) for number in range(workers)
         ]
-        # A loader that is dropped, or still open when the interpreter ends, stops its threads as well: they hold the
-        # work and not the loader. They are daemons so that a read that never ends does not keep a process alive.
+        # A loader that is dropped stops its threads as well: they hold the work and not the loader. They are daemons so
+        # that a read that never ends does not keep a process alive.
         self._dropped = weakref.finalize(self, self._work.close)
+        self._dropped.atexit = False
+        _open.add(self)
         for thread in self._threads:
             thread.start()
 
@@ -163,6 +166,16 @@ class Loader:
         if left:
             self._log(f"{len(left)} reads of training data did not end within {CLOSE_SECONDS:g} s and are left behind")
         self._threads = left
+
+
+_open: weakref.WeakSet[Loader] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_open() -> None:
+    """When the interpreter ends: a thread that came back from a read after that would bring the process down."""
+    for loader in list(_open):
+        loader.close()
 
 
 class _Reading:

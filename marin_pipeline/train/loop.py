@@ -62,7 +62,7 @@ class Run:
         described: Callable[[int], dict[str, Any]],
         start: Snapshot | None,
         on_read: Callable[[Loaded], None] = lambda loaded: None,
-        workers: int = 2,
+        workers: int = 8,
     ) -> None:
         """Make the initial state, or lay out that of `start`.
 

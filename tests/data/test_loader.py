@@ -42,12 +42,9 @@ class Watched:
 
     def __init__(self, source: SequenceSource, before: Callable[[np.ndarray], object] = lambda _: None) -> None:
         self.source = source
+        self.sequence_length = source.sequence_length
         self.before = before
         self.read_ids: list[int] = []
-
-    @property
-    def sequence_length(self) -> int:
-        return self.source.sequence_length
 
     def __len__(self) -> int:
         return len(self.source)
@@ -167,15 +164,14 @@ def test_a_loader_that_starts_later_reads_nothing_of_what_was_before(sources: li
 def test_a_process_that_needs_no_row_is_told_the_batches(sources: list[Sequences], workers: int):
     with Loader(ORDER, sources, rows=np.empty(0, np.int64), start=0, stop=3, workers=workers) as loader:
         found = list(loader)
-    assert [loaded.rows.inputs.shape for loaded in found] == [(0, LENGTH)] * 3
-    assert [len(loaded.batch) for loaded in found] == [BATCH] * 3
+    assert [(loaded.rows.inputs.shape, len(loaded.batch)) for loaded in found] == [((0, LENGTH), BATCH)] * 3
 
 
 def test_documents_are_there_in_every_batch_or_in_none(tmp_path: Path, sources: list[Sequences]):
     """Else the shape of the computation would depend on what a batch, or a host's part of it, draws on."""
     apart = stored(tmp_path, (True, False, False))
     seldom = order_of({"a": "0.1", "b": "0.5", "c": "0.4"})
-    seen: set[bool] = set()
+    seen = set[bool]()
     for rows in (ALL[:1], ALL):
         with Loader(seldom, apart, rows=rows, start=0, stop=10) as loader:
             for loaded in loader:
@@ -245,8 +241,7 @@ def test_waiting_for_data_is_told_and_counted(sources: list[Sequences], monkeypa
     began = time.monotonic()
     with Loader(ONE, [source], rows=ALL, start=0, stop=20, workers=1, log=told.append) as loader:
         list(loader)
-    took = time.monotonic() - began
-    assert 0.2 < loader.waited <= took
+    assert 0.2 < loader.waited <= (took := time.monotonic() - began)
     assert 1 <= len(told) <= took / 0.1
     told_of = re.compile(
         r"waited \d+\.\d s of the last \d+\.\d s for data \(step \d+\); more workers or ahead may help"
@@ -271,11 +266,14 @@ def test_a_consumer_that_is_slower_than_the_reads_is_told_nothing(
     monkeypatch.setattr(module, "TOLD_SECONDS", 0.1)
     monkeypatch.setattr(module, "TOLD_SHARE", 0.5)
     told: list[str] = []
-    with Loader(ORDER, sources, rows=ALL, start=0, stop=12, log=told.append) as loader:
-        for _ in loader:
+    source = Watched(sources[0])
+    with Loader(ONE, [source], rows=ALL, start=0, stop=12, log=told.append) as loader:
+        for taken in range(12):
             time.sleep(0.05)
+            assert soon(lambda taken=taken: len(source.read_ids) >= min(12, taken + 2) * BATCH)
+            next(loader)
     assert told == []
-    assert loader.waited < 0.5
+    assert loader.waited < 0.3
 
 
 # When a read fails ---------------------------------------------------------------------------------------------------
@@ -397,17 +395,23 @@ def test_a_loader_that_is_forgotten_stops_its_threads(sources: list[Sequences]):
 
 
 def test_an_interrupt_while_a_batch_is_waited_for_leaves_no_thread(sources: list[Sequences]):
-    released = threading.Event()
+    asked = threading.Event()
 
     def interrupt(_: np.ndarray) -> None:
+        assert asked.wait(PATIENCE)
+        time.sleep(0.05)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         # Longer than the interrupt takes: it meets the wait, and not the end of the read.
-        released.wait(0.5)
+        time.sleep(0.3)
 
-    with Loader(ONE, [Watched(sources[0], interrupt)], rows=ALL, start=0, stop=5, workers=1) as loader:
-        with pytest.raises(KeyboardInterrupt):
+    def consume() -> None:
+        with Loader(ONE, [Watched(sources[0], interrupt)], rows=ALL, start=0, stop=1, workers=1) as loader:
+            asked.set()
             next(loader)
-        assert threads() == []
+
+    with pytest.raises(KeyboardInterrupt):
+        consume()
+    assert threads() == []
 
 
 def test_a_read_that_never_ends_is_left_behind_and_told_of(sources: list[Sequences], monkeypatch: pytest.MonkeyPatch):
@@ -428,25 +432,34 @@ def test_a_read_that_never_ends_is_left_behind_and_told_of(sources: list[Sequenc
     assert threads() == []
 
 
-def test_a_process_ends_though_a_read_never_does():
-    program = """
-import threading
+LEFT_OPEN = """
+import sys, threading, time
 import numpy as np
 from marin_pipeline.data import loader
 from tests.data.test_loader import ALL, ONE, COUNTS, LENGTH
 
-class Blocked:
+class Slow:
     sequence_length = LENGTH
     def __len__(self): return COUNTS[0]
-    def read(self, ids): reading.set(); threading.Event().wait()
+    def read(self, ids):
+        reading.set()
+        time.sleep(float(sys.argv[1]))
+        print("read", flush=True)
 
-reading = threading.Event()
-left_open = loader.Loader(ONE, [Blocked()], rows=ALL, start=0, stop=5)
+loader.CLOSE_SECONDS, reading = float(sys.argv[2]), threading.Event()
+left_open = loader.Loader(ONE, [Slow()], rows=ALL, start=0, stop=5, workers=1)
 assert reading.wait(60)
 raise SystemExit(7)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=120, check=False)
-    assert done.returncode == 7
+
+
+@pytest.mark.parametrize(("seconds", "patience", "printed"), [("3600", "0.1", ""), ("0.3", "60", "read\n")])
+def test_a_process_that_leaves_a_loader_open_ends_when_its_read_does_or_without_it(
+    seconds: str, patience: str, printed: str
+):
+    command = [sys.executable, "-c", LEFT_OPEN, seconds, patience]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (7, printed)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -482,5 +495,5 @@ def test_what_does_not_fit_together_is_refused(sources: list[Sequences], change:
 
 
 def test_a_source_that_is_cut_otherwise_is_refused(sources: list[Sequences]):
-    with pytest.raises(InputError, match="source 'b' is cut every 9 tokens, the order every 8"):
-        Loader(ORDER, [sources[0], Sequences(sources[1].store, 9), sources[2]], rows=ALL, start=0, stop=1)
+    with pytest.raises(InputError, match="source 'a' is cut every 9 tokens, the order every 8"):
+        Loader(ONE, [Sequences(sources[0].store, 9)], rows=ALL, start=0, stop=1)

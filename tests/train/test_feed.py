@@ -109,7 +109,11 @@ def ran(folder: Path, processes: int) -> list[dict[str, Any]]:
         )
         for number in range(processes)
     ]
-    printed = [process.communicate(timeout=300)[0] for process in started]
+    try:
+        printed = [process.communicate(timeout=300)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
     assert [process.returncode for process in started] == [0] * processes
     return [json.loads(text.splitlines()[-1]) for text in printed]
 
