@@ -58,9 +58,12 @@ def quickstart(documents: str | None = None, text_key: str = "text", held_out: f
 
     tokenizer = train_tokenizer(train_documents, vocabulary=2048).named("tokenizer")
     tokens = tokenize(train_documents, tokenizer).named("tokens")
+    held_out_tokens = tokenize(held_out_documents, tokenizer).named("tokens/held-out")
 
     state = train(
         tokens,
+        held_out=held_out_tokens,
+        max_epochs=1 if documents is None else None,
         model=LlamaConfig(vocabulary=2048, width=128, layers=4, heads=2, feed_forward=352),
         steps=950,
         learning_rate=6e-3,

@@ -7,15 +7,24 @@ constant schedule goes on from the committed shorter one, and ends with the byte
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from marin_pipeline import Artifact, Chain, Context, Resources, Runtime, Tokens, TrainState, step
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.mixture import Mixture
+from marin_pipeline.data.schema import Packing
+from marin_pipeline.data.shuffle import Shuffle
+from marin_pipeline.data.supply import Held, check_held
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train.mesh import MeshShape
-from marin_pipeline.train.recipe import lower
+from marin_pipeline.train.reading import Reading, by_source
+from marin_pipeline.train.recipe import MAXIMUM_GAP, Recipe, lower
 
-_WHERE_OR_HOW_FAST = ("checkpoint_every", "mesh")
+if TYPE_CHECKING:
+    from marin_pipeline.data.sequences import SequenceSource
+
+_NOT_IN_THE_STATE = ("held_out", "maximum_gap", "checkpoint_every", "mesh", "workers")
+"""Arguments that no byte of the state depends on."""
 
 
 def train_chain(arguments: Mapping[str, Any]) -> Chain:
@@ -24,14 +33,41 @@ def train_chain(arguments: Mapping[str, Any]) -> Chain:
     Raises:
         InputError: naming the argument that cannot be used.
     """
-    recipe = lower(**{name: value for name, value in arguments.items() if name not in _WHERE_OR_HOW_FAST})
+    recipe = _lowered(arguments)
     return Chain(initial=recipe.initial(), step=recipe.steps, recipe=recipe.pieces)
 
 
-@step(version=1, chain=train_chain, exact="tolerance", resources=Resources(cpus=2, jax=True))
+def check_sources(arguments: Mapping[str, Any]) -> None:
+    """Refuse a run for which a source is empty or too small, as soon as its tokens are there.
+
+    Raises:
+        InputError: naming each source, what it holds, what the run reads, and what to change.
+    """
+    recipe = _lowered(arguments)
+    check_held(recipe.reading.stream, _held(recipe.reading), steps=recipe.steps, batch_size=recipe.batch_size)
+
+
+def _lowered(arguments: Mapping[str, Any]) -> Recipe:
+    return lower(**{name: value for name, value in arguments.items() if name not in _NOT_IN_THE_STATE})
+
+
+def _held(reading: Reading) -> dict[str, Held]:
+    """What each source holds, as the steps that made it say."""
+    return {
+        name: Held(
+            tokens.value.tokens,
+            max(0, tokens.value.tokens - 1) // reading.sequence_length
+            if reading.packing is None
+            else reading.packing[name].value.rows,
+        )
+        for name, tokens in reading.sources.items()
+    }
+
+
+@step(version=2, chain=train_chain, ready=check_sources, exact="tolerance", resources=Resources(cpus=2, jax=True))
 def train(
     ctx: Context,
-    tokens: Artifact[Tokens],
+    tokens: Artifact[Tokens] | dict[str, Artifact[Tokens]],
     model: LlamaConfig,
     steps: int,
     learning_rate: float = 6e-3,
@@ -46,14 +82,22 @@ def train(
     sequence_length: int = 128,
     seed: int = 0,
     data_seed: int = 0,
+    mixture: Mixture | None = None,
+    max_epochs: int | None = 1,
+    packing: Artifact[Packing] | dict[str, Artifact[Packing]] | None = None,
+    separate_documents: bool = False,
+    shuffle: Shuffle = Shuffle(),
+    held_out: Artifact[Tokens] | None = None,
+    maximum_gap: float = MAXIMUM_GAP,
     numerics: Literal["fast", "invariant"] = "fast",
     checkpoint_every: Runtime[str] = "60s",
     mesh: Runtime[MeshShape] = MeshShape(),
+    workers: Runtime[int] = 2,
 ) -> TrainState:
     """Train a model from its initial state.
 
     Args:
-        tokens: what is read, in an order that depends on `data_seed` alone.
+        tokens: what is read: one source, or several by name.
         model: the model; its vocabulary must hold every token id.
         steps: updates in all.
         learning_rate: peak of AdamW.
@@ -65,21 +109,28 @@ def train(
         batch_size: sequences an update.
         sequence_length: predicted tokens a sequence.
         seed: of the initial parameters.
-        data_seed: of the order of the sequences.
+        data_seed: of the order of the sequences, which depends on it, the mixture and the step alone.
+        mixture: the share of each source, phase by phase; needed where there are several.
+        max_epochs: most passes over the one source of a run without a mixture; None repeats it as often as needed.
+        packing: plan of whole documents in rows of `sequence_length`, of each source; without one tokens are cut at
+            that length wherever documents end.
+        separate_documents: keep attention within a document, as packing always does.
+        shuffle: how the sequences of a source are permuted.
+        held_out: held-out tokens of the same sources, for the gap alarm. No part of the key.
+        maximum_gap: nats a token by which the loss on text that was read may lie below that on text that was not;
+            beyond it the run fails, and its last state is kept as a checkpoint. No part of the key.
         numerics: `"fast"`: equal bytes on the same machine and mesh, metrics within tolerance across meshes.
         checkpoint_every: `"60s"` or `"100 steps"`: how often the run is saved against a kill. No part of the key.
         mesh: how the devices are arranged. No part of the key.
+        workers: threads that read ahead; 0 reads between updates. No part of the key.
 
     Raises:
         InputError: naming the argument that does not fit the others or the data.
         MarinError: when the loss is not finite.
     """
-    import hashlib
     import json
 
     from marin_pipeline.data.order import TrainingOrder
-    from marin_pipeline.data.sequences import Sequences
-    from marin_pipeline.data.token_store import TokenStore
     from marin_pipeline.train import checkpoint
     from marin_pipeline.train.loop import Run
     from marin_pipeline.train.mesh import build
@@ -87,14 +138,11 @@ def train(
     from marin_pipeline.train.program import Program
     from marin_pipeline.train.saver import Earlier, Period, Saver, resume
 
-    if model.vocabulary < tokens.value.vocabulary:
-        raise InputError(
-            f"model.vocabulary={model.vocabulary} cannot hold the {tokens.value.vocabulary} ids of the tokens: "
-            "raise it to at least that"
-        )
-    content = json.dumps([[path, (tokens / path).sha256] for path in tokens.files])
     recipe = lower(
-        tokens=hashlib.sha256(content.encode()).hexdigest(),
+        tokens=_content(tokens),
+        packing=_content(packing),
+        mixture=mixture,
+        max_epochs=max_epochs,
         model=model,
         steps=steps,
         learning_rate=learning_rate,
@@ -109,13 +157,30 @@ def train(
         sequence_length=sequence_length,
         seed=seed,
         data_seed=data_seed,
+        shuffle=shuffle,
+        separate_documents=separate_documents,
         numerics=numerics,
     )
-    store = TokenStore(tokens)
-    order = TrainingOrder(store.tokens, sequence_length, batch_size, data_seed)
+    reading = recipe.reading
+    given, plans = by_source(tokens), None if packing is None else by_source(packing)
+    for name, each in given.items():
+        if model.vocabulary < each.value.vocabulary:
+            raise InputError(
+                f"model.vocabulary={model.vocabulary} cannot hold the {each.value.vocabulary} ids of the tokens "
+                f"{name!r}: raise it to at least that"
+            )
+    sources = [_opened(given[name], None if plans is None else plans[name], reading) for name in reading.mixture.names]
+    held = {
+        name: Held(given[name].value.tokens, len(source))
+        for name, source in zip(reading.mixture.names, sources, strict=True)
+    }
+    check_held(reading.stream, held, steps=steps, batch_size=batch_size)
+    order = TrainingOrder(
+        reading.stream, {name: each.sequences for name, each in held.items()}, batch_size, data_seed, shuffle
+    )
 
     def described(step: int) -> dict[str, Any]:
-        position = {"tokens_read": order.position(step), "next_batch": order.digest(step)}
+        position = {"tokens_read": order.position(step), "next_batch": order.digest(order.batch(step))}
         return {"recipe": recipe.described(step), "data": position}
 
     found = ctx.earlier_state()
@@ -123,7 +188,7 @@ def train(
     start = resume(ctx.work, earlier, described, steps, ctx.log)
     program = Program(recipe, build(mesh, batch_size))
     with Saver(ctx.work, Period.parse(checkpoint_every)) as saver:
-        run = Run(program, Sequences(store, sequence_length), order, described, start)
+        run = Run(program, sources, order, described, start, workers)
         state = run.finish(ctx, saver, ctx.records / "timings.jsonl")
 
     result = TrainState(
@@ -136,5 +201,52 @@ def train(
         sequence_length=sequence_length,
     )
     (ctx.out / result.metrics).write_bytes(state.metrics)
-    (ctx.out / "config.json").write_text(json.dumps(recipe.described(steps), indent=1, sort_keys=True) + "\n")
+    for name, content in (("config.json", recipe.described(steps)), ("data.json", _data(recipe, held))):
+        (ctx.out / name).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
     return result
+
+
+def _content(given: Any) -> Any:
+    """The digest of all files of an artifact, or of each of several, as what names them in a checkpoint."""
+    import hashlib
+    import json
+
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return {name: _content(each) for name, each in given.items()}
+    content = json.dumps([[path, (given / path).sha256] for path in given.files])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _opened(tokens: Artifact[Tokens], packing: Artifact[Packing] | None, reading: Reading) -> SequenceSource:
+    """The sequences of a source."""
+    from marin_pipeline.data.packed_sequences import PackedSequences
+    from marin_pipeline.data.sequences import Sequences
+    from marin_pipeline.data.token_store import TokenStore
+
+    store = TokenStore(tokens)
+    if packing is None:
+        return Sequences(store, reading.sequence_length, reading.separate)
+    return PackedSequences(store, packing, reading.sequence_length)
+
+
+def _data(recipe: Recipe, held: Mapping[str, Held]) -> dict[str, Any]:
+    """What `python -m marin_pipeline.data inspect` needs to know of a run."""
+    reading = recipe.reading
+    return {
+        "sources": {
+            name: {"tokens": each.tokens, "sequences": each.sequences, "packed": reading.packing is not None}
+            for name, each in held.items()
+        },
+        "mixture": {
+            "sources": list(reading.mixture.names),
+            "phases": [{"start": each.start, "weights": dict(each.weights)} for each in reading.mixture.phases],
+        },
+        "batch_size": recipe.batch_size,
+        "sequence_length": reading.sequence_length,
+        "seed": reading.seed,
+        "shuffle": reading.shuffle.plain(),
+        "separate": reading.separate,
+        "steps": recipe.steps,
+    }

@@ -1,4 +1,4 @@
-"""The kinds that data steps hand on: documents, a tokenizer, tokens.
+"""The kinds that data steps hand on: documents, a tokenizer, tokens, a packing plan.
 
 They are small, typed and deterministic; every path in them is relative to the output that they describe. Light on
 purpose: step signatures name these classes, and declaring a step loads no library.
@@ -66,6 +66,20 @@ class Tokens:
     """UTF-8 bytes of the text that the tokens stand for."""
     vocabulary: int
     end_of_document: int
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A packing plan: by part of a token store, which pieces of its documents fill each row."""
+
+    ledger: str
+    """The file that lists the plans of the parts, `packing.json`."""
+    sequence_length: int
+    """Positions of a row."""
+    rows: int
+    documents: int
+    tokens: int
+    """Filled positions; the rest of the rows is padding."""
 
 
 class Stored(Protocol[Kind_co]):

@@ -13,6 +13,7 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -98,12 +99,21 @@ class TokenStore:
         reads = [self._pieces(int(start), int(start) + length) for start in starts]
         found = np.empty((len(reads), max(0, length)), np.int32)
         for row, pieces in zip(found, reads, strict=True):
-            filled = 0
-            for part, piece in pieces:
-                values = self._result(part, TOKENS_ARRAY, piece)
-                row[filled : filled + len(values)] = values
-                filled += len(values)
+            self._fill(row, pieces)
         return found
+
+    def read_into(self, reads: Iterable[tuple[int, np.ndarray]]) -> None:
+        """Fill each array with the tokens from a position on. All reads run at once.
+
+        Args:
+            reads: positions, and arrays of shape `(tokens,)`.
+
+        Raises:
+            InputError: for a range outside of the store, or a part that was changed or lost.
+        """
+        begun = [(array, self._pieces(start, start + len(array))) for start, array in reads]
+        for array, pieces in begun:
+            self._fill(array, pieces)
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of one document, its end-of-document token included: int32 of shape `(tokens of it,)`."""
@@ -207,6 +217,14 @@ class TokenStore:
                 reads.append((part, array[start - starts[part] : end - starts[part]].read()))
             start, part = end, part + 1
         return reads
+
+    def _fill(self, array: np.ndarray, pieces: list[tuple[int, Any]]) -> None:
+        """Put what was read into an array, one piece after another."""
+        filled = 0
+        for part, piece in pieces:
+            values = self._result(part, TOKENS_ARRAY, piece)
+            array[filled : filled + len(values)] = values
+            filled += len(values)
 
     def _open(self, part: int, name: str) -> Any:
         key = (part, name)

@@ -1,8 +1,8 @@
 """The training loop: read, update, record, save, until the last step.
 
-The device works on one update while the host reads the next batch and records the one before; a state is saved only
-after the loss that led to it was seen to be finite. Killed at any moment and started again, a run ends with the same
-bytes.
+The device works on one update while the host reads later batches and records the one before; a state is saved only
+after the loss that led to it was seen to be finite. What was read is checked against the order at each step. Killed at
+any moment and started again, a run ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,21 +19,17 @@ import jax
 import numpy as np
 
 from marin_pipeline.core.errors import MarinError
-from marin_pipeline.data.order import TrainingOrder, ids_digest
+from marin_pipeline.data.loader import Loader
+from marin_pipeline.data.order import TrainingOrder
+from marin_pipeline.data.read_ledger import Entry, ReadLedger
+from marin_pipeline.data.sequences import SequenceSource
 from marin_pipeline.train import checkpoint, metrics
 from marin_pipeline.train.checkpoint import Snapshot
+from marin_pipeline.train.feed import needed_rows, placed
 from marin_pipeline.train.program import Program
 from marin_pipeline.train.saver import Saver
 
 PROGRESS_SECONDS = 0.5
-
-
-class Sequences(Protocol):
-    """The training sequences, by number."""
-
-    def read(self, ids: np.ndarray, /) -> np.ndarray:
-        """int32 `(len(ids), sequence_length + 1)`."""
-        ...
 
 
 class Watcher(Protocol):
@@ -43,6 +39,7 @@ class Watcher(Protocol):
     def stopping(self) -> bool: ...
     def progress(self, done: int, total: int, unit: str = ..., **figures: float) -> None: ...
     def stop(self) -> BaseException: ...
+    def log(self, message: str, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class _Pending:
     """An update that was handed to the device and has not been recorded."""
 
     step: int
-    batch: str
+    read: Entry
     measured: jax.Array
 
 
@@ -60,24 +57,39 @@ class Run:
     def __init__(
         self,
         program: Program,
-        sequences: Sequences,
+        sources: Sequence[SequenceSource],
         order: TrainingOrder,
         described: Callable[[int], dict[str, Any]],
         start: Snapshot | None,
+        workers: int = 2,
     ) -> None:
+        """Make the initial state, or lay out that of `start`.
+
+        Args:
+            sources: of the order, by place.
+            described: what made the state at a step, for its checkpoint.
+            workers: threads that read ahead.
+
+        Raises:
+            InputError: when `start` has read something else than the order says.
+        """
         self._program = program
         self._recipe = program.recipe
-        self._sequences = sequences
+        self._sources = sources
         self._order = order
+        self._workers = workers
         self._described = described
         if start is None:
             self._state = program.initial()
             self._lines = bytearray()
             self._step = 0
+            self._read = ReadLedger(order)
         else:
             self._state = program.place(checkpoint.named(start.arrays))
             self._lines = bytearray(start.metrics)
             self._step = start.step
+            self._read = ReadLedger(order, metrics.last_read(start.metrics))
+        self._needed = needed_rows(program.batch_sharding, order.batch_size)
         self._pending: _Pending | None = None
         self._loss = metrics.last_loss(bytes(self._lines))
 
@@ -91,25 +103,25 @@ class Run:
         last = self._recipe.steps
         saver.begin(self._step)
         clock = _Clock(timings, self._step, self._recipe.batch_size * self._recipe.sequence_length)
-        upcoming = self._read(self._step)
-        while upcoming is not None:
-            ids, batch = upcoming
-            self._state, measured = self._program.update(self._state, batch, self._step)
-            handed = _Pending(self._step, ids_digest(ids), measured)
-            self._step += 1
-            upcoming = self._read(self._step)
-            self._record(self._pending)
-            self._pending = handed
-            if math.isfinite(self._loss) and clock.tick(self._step):
-                watcher.progress(self._step, last, "steps", loss=self._loss, tokens_per_second=clock.rate)
-            if upcoming is None:
-                break
-            if watcher.stopping:
-                saver.save(self.snapshot())
-                saver.wait()
-                raise watcher.stop()
-            if saver.due(self._step):
-                saver.save(self.snapshot())
+        with self._loader(watcher) as loader:
+            for loaded in loader:
+                read = self._read.record(loaded.step, loaded.ids, self._needed)
+                rows = placed(loaded.rows, self._needed, self._program.batch_sharding, self._order.batch_size)
+                self._state, measured = self._program.update(self._state, rows, self._step)
+                handed = _Pending(self._step, read, measured)
+                self._step += 1
+                self._record(self._pending)
+                self._pending = handed
+                if math.isfinite(self._loss) and clock.tick(self._step):
+                    watcher.progress(self._step, last, "steps", loss=self._loss, tokens_per_second=clock.rate)
+                if self._step == last:
+                    break
+                if watcher.stopping:
+                    saver.save(self.snapshot())
+                    saver.wait()
+                    raise watcher.stop()
+                if saver.due(self._step):
+                    saver.save(self.snapshot())
         snapshot = self.snapshot()
         clock.write(self._step)
         watcher.progress(last, last, "steps", loss=self._loss, tokens_per_second=clock.rate)
@@ -122,12 +134,16 @@ class Run:
         arrays = checkpoint.take(self._state)
         return Snapshot(self._step, arrays, bytes(self._lines), self._described(self._step))
 
-    def _read(self, step: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Ids and tokens of the batch of `step`; None after the last."""
-        if step >= self._recipe.steps:
-            return None
-        ids = self._order.batch(step)
-        return ids, self._sequences.read(ids)
+    def _loader(self, watcher: Watcher) -> Loader:
+        return Loader(
+            self._order,
+            self._sources,
+            rows=self._needed,
+            start=self._step,
+            stop=self._recipe.steps,
+            workers=self._workers,
+            log=watcher.log,
+        )
 
     def _record(self, pending: _Pending | None) -> None:
         if pending is None:
@@ -135,14 +151,15 @@ class Run:
         loss, norm = np.asarray(pending.measured)
         if not (np.isfinite(loss) and np.isfinite(norm)):
             raise MarinError(
-                f"step {pending.step + 1}: loss {loss}, gradient norm {norm} (batch {pending.batch}); training has "
+                f"step {pending.step + 1}: loss {loss}, gradient norm {norm} (batch {pending.read.batch}); training has "
                 "diverged: lower learning_rate or muon_learning_rate, or lengthen warmup"
             )
         self._loss = metrics.short(loss)
         rate = self._recipe.optimizer.learning_rate * self._recipe.schedule.factor(pending.step)
         done = pending.step + 1
-        tokens = done * self._recipe.batch_size * self._recipe.sequence_length
-        self._lines += metrics.line(done, loss, rate, norm, tokens, self._order.epoch(done), pending.batch).encode()
+        epoch = max(self._order.epochs(done).values())
+        line = metrics.line(done, loss, rate, norm, self._order.position(done), epoch, pending.read)
+        self._lines += line.encode()
 
 
 class _Clock:

@@ -11,9 +11,11 @@ import math
 
 import numpy as np
 
+from marin_pipeline.data.read_ledger import Entry
+
 
 def line(
-    step: int, loss: np.float32, learning_rate: float, gradient_norm: np.float32, tokens: int, epoch: float, batch: str
+    step: int, loss: np.float32, learning_rate: float, gradient_norm: np.float32, tokens: int, epoch: float, read: Entry
 ) -> str:
     """One line of the metrics file.
 
@@ -23,8 +25,8 @@ def line(
         learning_rate: of AdamW, for this update.
         gradient_norm: before clipping.
         tokens: predicted tokens so far, this update included.
-        epoch: passes over the training tokens so far, this update included.
-        batch: digest of the ids of the batch's sequences.
+        epoch: passes over the source that was passed over most, this update included.
+        read: what was read so far, this update included.
     """
     values = {
         "step": step,
@@ -33,7 +35,9 @@ def line(
         "gradient_norm": short(gradient_norm),
         "tokens": tokens,
         "epoch": float(f"{epoch:.9g}"),
-        "batch": batch,
+        "batch": read.batch,
+        "sequences": read.sequences,
+        "sum": read.sum,
     }
     return json.dumps(values, separators=(", ", ": "), allow_nan=False) + "\n"
 
@@ -41,6 +45,15 @@ def line(
 def short(value: np.float32) -> float:
     """The float whose shortest text is that of the float32: `0.1`, not `0.10000000149011612`."""
     return float(str(np.float32(value)))
+
+
+def last_read(lines: bytes) -> Entry | None:
+    """What the run had read by the last line; None when there is none."""
+    text = lines.decode().rstrip("\n")
+    if not text:
+        return None
+    values = json.loads(text.rpartition("\n")[2])
+    return Entry(values["step"], values["batch"], values["sequences"], values["sum"])
 
 
 def last_loss(lines: bytes) -> float:

@@ -24,6 +24,9 @@ from marin_pipeline.train.recipe import Recipe
 
 Arrays = dict[str, NamedArray]
 
+Placed = tuple[jax.Array, jax.Array, jax.Array | None]
+"""Inputs, targets and documents of a batch on all devices; without documents each row is one text."""
+
 PARAMETERS, OPTIMIZER = "parameters/", "optimizer/"
 
 
@@ -44,17 +47,18 @@ class Program:
         self.recipe = recipe
         self.mesh = mesh
         batch = Axis("batch", recipe.batch_size)
-        self._sequence = (batch, Axis("sequence", recipe.sequence_length + 1))
+        self._rows = (batch, Axis(llama.POSITION, recipe.sequence_length))
         self.template: Arrays = jax.eval_shape(self._initial)
         """Names, axes and dtypes of a state."""
         stored = {name: self._stored(array) for name, array in self.template.items()}
         everywhere = meshes.sharding(mesh, (), {})
-        tokens = meshes.sharding(mesh, self._sequence, meshes.COMPUTE)
-        self._tokens = tokens
+        self.batch_sharding = meshes.sharding(mesh, self._rows, meshes.COMPUTE)
+        """How the rows of a batch lie on the devices."""
+        rows = self.batch_sharding
         self._start = jax.jit(self._initial, out_shardings=stored)
         self._update = jax.jit(
             self._step,
-            in_shardings=(stored, tokens, everywhere, everywhere),
+            in_shardings=(stored, rows, rows, rows, everywhere, everywhere),
             out_shardings=(stored, everywhere),
             donate_argnums=0,
         )
@@ -70,15 +74,15 @@ class Program:
             for name, array in arrays.items()
         }
 
-    def update(self, state: Arrays, tokens: np.ndarray, step: int) -> tuple[Arrays, jax.Array]:
+    def update(self, state: Arrays, rows: Placed, step: int) -> tuple[Arrays, jax.Array]:
         """The state after one update, and `[loss, gradient norm]`. `state` is used up.
 
         Args:
-            tokens: int32 `(batch_size, sequence_length + 1)`.
+            rows: inputs, targets and documents of the batch, as `batch_sharding` lays them out.
             step: updates made before this one.
         """
         factor = np.float32(self.recipe.schedule.factor(step))
-        return self._update(state, jax.device_put(tokens, self._tokens), np.int32(step), factor)
+        return self._update(state, *rows, np.int32(step), factor)
 
     def _stored(self, array: NamedArray) -> jax.sharding.NamedSharding:
         return meshes.sharding(self.mesh, array.axes, meshes.STORAGE)
@@ -88,14 +92,22 @@ class Program:
         moments = optimizer.initial(self.recipe.optimizer, parameters, llama.MATRIX_INPUTS)
         return prefixed(PARAMETERS, parameters) | prefixed(OPTIMIZER, moments)
 
-    def _step(self, state: Arrays, tokens: jax.Array, step: jax.Array, factor: jax.Array) -> tuple[Arrays, jax.Array]:
+    def _step(
+        self,
+        state: Arrays,
+        inputs: jax.Array,
+        targets: jax.Array,
+        documents: jax.Array | None,
+        step: jax.Array,
+        factor: jax.Array,
+    ) -> tuple[Arrays, jax.Array]:
         parameters = under(PARAMETERS, state)
-        named = hax.named(tokens, self._sequence)
-        inputs = named["sequence", :-1].rename({"sequence": llama.POSITION})
-        targets = named["sequence", 1:].rename({"sequence": llama.POSITION})
+        within = None if documents is None else hax.named(documents, self._rows)
+        read, predicted = hax.named(inputs, self._rows), hax.named(targets, self._rows)
+        padded = self.recipe.reading.packing is not None
 
         def loss_of(model: llama.Llama) -> jax.Array:
-            return mean_cross_entropy(model.hidden(inputs), model.output_table, targets)
+            return mean_cross_entropy(model.hidden(read), model.output_table, predicted)
 
         with hax.axis_mapping(dict(meshes.COMPUTE)), jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             model = llama.assemble(self.recipe.model, parameters)

@@ -11,7 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.mixture import Mixture
+from marin_pipeline.data.shuffle import Shuffle
+from marin_pipeline.data.supply import check_expected
 from marin_pipeline.models.config import LlamaConfig
+from marin_pipeline.train.reading import Reading, lower_reading
 from marin_pipeline.train.schedule import Schedule, Shape
 
 Optimizer = Literal["muon", "adamw"]
@@ -47,21 +51,21 @@ class OptimizerConfig:
 class Recipe:
     """A training run, lowered from the arguments of the `train` step."""
 
-    tokens: Any
-    """What names the training tokens: an artifact at declaration, the digest of the ledger in a checkpoint."""
+    reading: Reading
     model: LlamaConfig
     optimizer: OptimizerConfig
     schedule: Schedule
     steps: int
     batch_size: int
     """Sequences a step."""
-    sequence_length: int
-    """Predicted tokens a sequence."""
     seed: int
     """Of the initial parameters."""
-    data_seed: int
-    """Of the order of the sequences."""
     numerics: Numerics
+
+    @property
+    def sequence_length(self) -> int:
+        """Predicted tokens a sequence."""
+        return self.reading.sequence_length
 
     def initial(self) -> dict[str, Any]:
         """What decides the state at step 0."""
@@ -79,8 +83,7 @@ class Recipe:
                 "model": self.model,
                 "optimizer": self.optimizer.plain(),
                 "schedule": self.schedule.restricted(steps),
-                "tokens": self.tokens,
-                "data_seed": self.data_seed,
+                "data": self.reading.restricted(steps * self.batch_size),
                 "batch_size": self.batch_size,
                 "sequence_length": self.sequence_length,
                 "numerics": self.numerics,
@@ -96,6 +99,9 @@ class Recipe:
 def lower(
     *,
     tokens: Any,
+    packing: Any = None,
+    mixture: Mixture | None = None,
+    max_epochs: int | None = 1,
     model: LlamaConfig,
     steps: int,
     learning_rate: float,
@@ -110,6 +116,8 @@ def lower(
     sequence_length: int,
     seed: int,
     data_seed: int,
+    shuffle: Shuffle = Shuffle(),
+    separate_documents: bool = False,
     numerics: Numerics,
 ) -> Recipe:
     """The recipe that these arguments of the `train` step mean.
@@ -135,8 +143,19 @@ def lower(
     for name, value in (("seed", seed), ("data_seed", data_seed)):
         if not 0 <= value < 2**32:
             raise InputError(f"{name} is {value}: give a number in [0, 2**32)")
-    return Recipe(
+    reading = lower_reading(
         tokens=tokens,
+        packing=packing,
+        mixture=mixture,
+        max_epochs=max_epochs,
+        sequence_length=sequence_length,
+        data_seed=data_seed,
+        shuffle=shuffle,
+        separate_documents=separate_documents,
+    )
+    check_expected(reading.stream, steps=steps, batch_size=batch_size)
+    return Recipe(
+        reading=reading,
         model=model,
         optimizer=OptimizerConfig(
             optimizer, learning_rate, muon_learning_rate if optimizer == "muon" else None, weight_decay, clip
@@ -144,8 +163,6 @@ def lower(
         schedule=Schedule.make(schedule, steps=steps, warmup=warmup, final_fraction=final_fraction),
         steps=steps,
         batch_size=batch_size,
-        sequence_length=sequence_length,
         seed=seed,
-        data_seed=data_seed,
         numerics=numerics,
     )

@@ -1,10 +1,10 @@
-"""The order of training data: a pure function that visits every sequence once an epoch and really mixes."""
+"""The order of training data: a pure function that reads every sequence once an epoch, whoever asks for what part."""
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,10 +13,34 @@ from hypothesis import strategies as st
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.mixing import key64, mix64
-from marin_pipeline.data.order import TrainingOrder, ids_digest, permutation
+from marin_pipeline.data.mixture import Mixture, Phase, Source
+from marin_pipeline.data.order import Batch, TrainingOrder
+from marin_pipeline.data.permutation import Permutation
+from marin_pipeline.data.shuffle import Shuffle
+from marin_pipeline.data.stream import Stream
 
 MASK = 2**64 - 1
 STEP = 0x9E3779B97F4A7C15
+
+
+def single(sequences: int, batch: int, seed: int = 0, shuffle: Shuffle = Shuffle(), length: int = 8) -> TrainingOrder:
+    """The order of one source."""
+    mixture = Mixture((Source("text", None),), (Phase(0, {"text": 1}),))
+    return TrainingOrder(Stream(mixture, length), {"text": sequences}, batch, seed, shuffle)
+
+
+def several(batch: int = 8, seed: int = 7, names: tuple[str, ...] = ("web", "code", "books")) -> TrainingOrder:
+    """Three sources in two phases."""
+    sizes = {"web": 300, "code": 100, "books": 500}
+    mixture = Mixture(
+        tuple(Source(name, None) for name in names),
+        (Phase(0, {"web": "1/2", "code": "1/2"}), Phase(10_000, {"web": "1/3", "books": "2/3"})),
+    )
+    return TrainingOrder(Stream(mixture, 10), sizes, batch, seed)
+
+
+def pairs(batch: Batch) -> list[tuple[int, int, int]]:
+    return list(zip(batch.sources.tolist(), batch.sequences.tolist(), batch.epochs.tolist(), strict=True))
 
 
 def _finaliser(z: int) -> int:
@@ -33,142 +57,165 @@ def test_the_finaliser_is_that_of_splitmix64() -> None:
     assert mix64(states).tolist() == [_finaliser(state) for state in states.tolist()]
 
 
-def test_the_order_is_the_one_that_its_definition_gives_in_plain_integers() -> None:
-    def key(*numbers: int) -> int:
-        found = 0
-        for number in numbers:
-            found = _finaliser((found + STEP + number) & MASK)
-        return found
-
-    first, second = key(7, 3, 1), key(7, 3, 2)
-    hashes = [_finaliser(_finaliser((id * STEP & MASK) ^ first) ^ second) for id in range(1000)]
-    assert permutation(7, 3, 1000).tolist() == sorted(range(1000), key=hashes.__getitem__)
+def test_keys_depend_on_each_number_and_its_place() -> None:
+    assert len({key64(0, 1), key64(1, 0), key64(0, 0), key64(1, 1), key64(0), key64(-1)}) == 6
 
 
 @settings(deadline=None)
-@given(st.integers(-(2**70), 2**70), st.integers(0, 100), st.integers(1, 3000))
-def test_an_epoch_is_a_permutation(seed: int, epoch: int, sequences: int) -> None:
-    assert sorted(permutation(seed, epoch, sequences).tolist()) == list(range(sequences))
+@given(
+    st.integers(1, 200),
+    st.integers(1, 50),
+    st.integers(1, 40),
+    st.integers(0, 2**32),
+    st.sampled_from([Shuffle(), Shuffle(block=4, window=3)]),
+)
+def test_each_epoch_reads_each_sequence_once(
+    sequences: int, batch: int, steps: int, seed: int, shuffle: Shuffle
+) -> None:
+    order = single(sequences, batch, seed, shuffle)
+    read = Batch.joined([order.batch(step) for step in range(steps)])
+    for epoch in range(len(read) // sequences):
+        part = read[slice(epoch * sequences, (epoch + 1) * sequences)]
+        assert sorted(part.sequences.tolist()) == list(range(sequences))
+        assert set(part.epochs.tolist()) == {epoch}
+
+
+def test_no_two_epochs_and_no_two_sources_share_a_permutation() -> None:
+    mixture = Mixture((Source("a", None), Source("b", None)), (Phase(0, {"a": "1/2", "b": "1/2"}),))
+    order = TrainingOrder(Stream(mixture, 8), {"a": 1000, "b": 1000}, 4, seed=1)
+    place = np.arange(1000)
+    orders = [order.permutation(source, epoch)(place) for source in (0, 1) for epoch in (0, 1, 2)]
+    for one, first in enumerate(orders):
+        for second in orders[:one]:
+            assert np.count_nonzero(first == second) < 12  # one is expected
 
 
 @settings(deadline=None)
-@given(st.integers(1, 200), st.integers(1, 50), st.integers(0, 40), st.integers(0, 2**32))
-def test_batches_are_the_epochs_cut_in_pieces(sequences: int, batch: int, steps: int, seed: int) -> None:
-    order = TrainingOrder(tokens=sequences * 8 + 1, sequence_length=8, batch_size=batch, seed=seed)
-    read = np.concatenate([np.empty(0, np.int64), *(order.batch(step) for step in range(steps))])
-    epochs = [permutation(seed, epoch, sequences) for epoch in range(len(read) // sequences + 1)]
-    assert read.tolist() == np.concatenate(epochs)[: len(read)].tolist()
+@given(st.integers(0, 3000), st.integers(0, 200))
+def test_any_part_of_the_order_is_the_same_whoever_asks(start: int, length: int) -> None:
+    order = several()
+    alone = [pairs(order.between(position, position + 1))[0] for position in range(start, start + length, 17)]
+    assert alone == pairs(order.between(start, start + length))[::17]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 5000))
+def test_a_sequence_is_found_where_it_is_read(position: int) -> None:
+    order = several()
+    ((source, sequence, epoch),) = pairs(order.between(position, position + 1))
+    assert order.find(source, sequence, epoch) == position
+
+
+def test_a_turn_that_never_comes_is_refused() -> None:
+    with pytest.raises(InputError, match="'code' has no turn"):
+        several().find(1, 5, 500)
+
+
+def test_the_batch_size_only_says_where_the_order_is_cut() -> None:
+    read = pairs(several(batch=8).between(0, 960))
+    for batch in (1, 3, 24, 96):
+        order = several(batch=batch)
+        assert [each for step in range(960 // batch) for each in pairs(order.batch(step))] == read
+
+
+def test_a_source_that_is_added_later_changes_nothing_before() -> None:
+    """Sources are told apart by their names, in the permutations and in the digests."""
+    two = Mixture((Source("web", None), Source("code", None)), (Phase(0, {"web": "1/2", "code": "1/2"}),))
+    before = TrainingOrder(Stream(two, 10), {"web": 300, "code": 100}, 8, seed=7)
+    after = several(names=("books", "web", "code"))
+    for step in range(100):
+        old, new = before.batch(step), after.batch(step)
+        assert before.digest(old) == after.digest(new)
+        assert before.sum(old) == after.sum(new)
+        assert old.sequences.tolist() == new.sequences.tolist()
+
+
+def test_shares_are_those_of_the_mixture_and_a_phase_begins_exactly() -> None:
+    order = several()
+    read = order.between(0, 4000)
+    before, after = read.sources[:1000], read.sources[1000:]
+    assert set(before.tolist()) == {0, 1}
+    assert set(after.tolist()) == {0, 2}
+    assert abs(np.count_nonzero(after == 0) - Fraction(3000, 3)) < 2
 
 
 def test_the_order_is_the_same_in_every_process() -> None:
     program = (
-        "from marin_pipeline.data.order import TrainingOrder;"
-        "order = TrainingOrder(tokens=1_000_001, sequence_length=100, batch_size=8, seed=7);"
-        "print(order.batch(0).tolist(), order.digest(12345))"
+        "from tests.data.test_order import single, several;"
+        "order = single(10_000, 8, 7, length=100);"
+        "print(order.batch(0).sequences.tolist(), order.digest(order.batch(12345)), order.sum(order.batch(12345)));"
+        "print(several().digest(several().batch(130)))"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     # What the definition gave when orders were first recorded: another value here is another order of everybody's data.
-    assert printed.strip() == "[6516, 5689, 8445, 2203, 6471, 1800, 3678, 2631] 630dfddf1acd669e"
+    assert printed.splitlines() == [
+        "[1715, 5830, 2375, 1305, 5966, 8628, 7479, 8280] 49e21d3bac408ab2 48917321058245026",
+        "733bd6fe607e0fcf",
+    ]
 
 
 def test_positions_in_tokens_survive_a_change_of_batch_size() -> None:
-    before = TrainingOrder(tokens=10_001, sequence_length=10, batch_size=8, seed=1)
+    before = single(1000, 8, seed=1, length=10)
     after = TrainingOrder(
-        tokens=10_001, sequence_length=10, batch_size=4, seed=1, first_step=50, first_token=before.position(50)
+        before.stream, {"text": 1000}, batch_size=4, seed=1, first_step=50, first_token=before.position(50)
     )
-    assert np.concatenate([after.batch(50), after.batch(51)]).tolist() == before.batch(50).tolist()
+    both = Batch.joined([after.batch(50), after.batch(51)])
+    assert pairs(both) == pairs(before.batch(50))
     assert after.position(52) == before.position(51)
-    assert after.epoch(52) == before.epoch(51)
+    assert after.epochs(52) == before.epochs(51) == {"text": 0.408}
 
 
 def test_a_change_of_length_goes_on_after_the_tokens_that_were_read() -> None:
-    after = TrainingOrder(tokens=10_001, sequence_length=64, batch_size=2, seed=1, first_step=10, first_token=1000)
+    stream = single(100, 1, length=64).stream
+    after = TrainingOrder(stream, {"text": 156}, batch_size=2, seed=1, first_step=10, first_token=1000)
     assert after.position(10) == 1024
-    assert after.batch(10).tolist() == permutation(1, 0, after.sequences)[16:18].tolist()
+    expected = TrainingOrder(stream, {"text": 156}, batch_size=2, seed=1).between(16, 18)
+    assert pairs(after.batch(10)) == pairs(expected)
 
 
-def test_digest_names_the_ids_in_their_order() -> None:
-    ids = np.array([3, 1, 2])
-    assert ids_digest(ids) == hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest()[:16]
-    assert ids_digest(ids) != ids_digest(ids[::-1])
+def test_the_sum_does_not_depend_on_the_order_and_the_digest_does() -> None:
+    order = several()
+    batch = order.batch(5)
+    turned = batch[np.arange(8)[::-1]]
+    assert order.sum(batch) == order.sum(turned)
+    assert order.digest(batch) != order.digest(turned)
+    again = Batch(batch.sources, batch.sequences, batch.epochs + 1)
+    other = Batch(batch.sources, np.roll(batch.sequences, 2), batch.epochs)
+    assert len({order.sum(batch), order.sum(again), order.sum(batch[slice(0, 7)])}) == 3
+    assert order.digest(other) != order.digest(batch)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"batch_size": 0}, "batch size 0"),
-        ({"sequence_length": 0}, "sequence length 0"),
-        ({"tokens": 10}, "shorter sequence length or more text"),
-        ({"tokens": 0}, "shorter sequence length or more text"),
+        ({"sequences": {"text": 0}}, "'text' of the mixture has no sequence"),
+        ({"sequences": {}}, "shorter sequence length"),
         ({"first_token": -1}, "negative"),
     ],
 )
-def test_an_impossible_order_is_refused(change: dict[str, int], message: str) -> None:
+def test_an_impossible_order_is_refused(change: dict[str, object], message: str) -> None:
+    given = {"stream": single(9, 1).stream, "sequences": {"text": 9}, "batch_size": 2, "seed": 0, **change}
     with pytest.raises(InputError, match=message):
-        TrainingOrder(**{"tokens": 101, "sequence_length": 10, "batch_size": 2, "seed": 0, **change})
+        TrainingOrder(**given)
+
+
+@pytest.mark.parametrize("change", [{"block": 0}, {"window": 0}, {"block": 3, "window": -1}])
+def test_an_impossible_shuffle_is_refused(change: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        Shuffle(**change)
+
+
+def test_the_name_of_a_shuffle_is_that_of_its_permutation() -> None:
+    from marin_pipeline.data.permutation import BlockPermutation
+
+    assert Shuffle().plain()["name"] == Permutation.NAME
+    assert Shuffle(block=8).plain()["name"] == BlockPermutation.NAME
+    order = single(1000, 4, shuffle=Shuffle(block=8, window=16))
+    assert isinstance(order.permutation(0, 0), BlockPermutation)
 
 
 def test_a_step_before_the_first_is_refused() -> None:
+    order = TrainingOrder(single(9, 1).stream, {"text": 9}, batch_size=2, seed=0, first_step=5)
     with pytest.raises(InputError, match="step 4 is before step 5"):
-        TrainingOrder(tokens=101, sequence_length=10, batch_size=2, seed=0, first_step=5).batch(4)
-
-
-# Statistics of a true shuffle. An affine permutation (a Feistel network with a linear round, a stride) fails the
-# first four: with a power of two of sequences each of its batches is all even or all odd.
-SEQUENCES, BATCH = 2**18, 256
-
-
-@pytest.fixture(scope="module")
-def batches() -> np.ndarray:
-    return permutation(20261130, 0, SEQUENCES).reshape(-1, BATCH)
-
-
-def _chi_square(counts: np.ndarray, expected: np.ndarray | float) -> float:
-    return float((((counts - expected) ** 2) / expected).sum())
-
-
-@pytest.mark.parametrize("modulus", [2, 3, 4, 8, 16])
-def test_residues_in_a_batch_spread_as_in_a_true_shuffle(batches: np.ndarray, modulus: int) -> None:
-    counts = np.stack([(batches % modulus == residue).sum(1) for residue in range(modulus)], 1)
-    share = np.array([(np.arange(SEQUENCES) % modulus == residue).mean() for residue in range(modulus)])
-    variance = counts.var(0) / (BATCH * share * (1 - share))
-    # 1,024 batches: the variance ratio of a hypergeometric count is 1 with a standard deviation of about 0.044.
-    assert np.all(np.abs(variance - 1) < 0.2)
-    assert np.abs(counts - BATCH * share).max() < 6 * np.sqrt(BATCH * 0.25)
-
-
-def test_a_batch_draws_from_the_whole_store(batches: np.ndarray) -> None:
-    regions = np.stack([(batches // (SEQUENCES // 16) == region).sum(1) for region in range(16)], 1)
-    # 1,024 batches with 15 degrees of freedom each: mean 15,360, standard deviation 175.
-    assert abs(_chi_square(regions, BATCH / 16) - 15 * len(batches)) < 6 * 176
-
-
-def test_neighbours_in_the_store_are_not_neighbours_in_the_order(batches: np.ndarray) -> None:
-    steps = np.diff(batches.ravel())
-    # Of 262,143 differences each value +-1 is expected once.
-    assert np.count_nonzero(np.abs(steps) == 1) < 12
-    assert len(np.unique(steps)) > SEQUENCES // 2
-
-
-def test_ranks_are_uncorrelated_with_position_and_between_epochs() -> None:
-    place = np.arange(SEQUENCES)
-    for left, right in [
-        (place, permutation(1, 0, SEQUENCES)),
-        (permutation(1, 0, SEQUENCES), permutation(1, 1, SEQUENCES)),
-        (permutation(1, 0, SEQUENCES), permutation(2, 0, SEQUENCES)),
-    ]:
-        assert abs(np.corrcoef(left, right)[0, 1]) < 6 / np.sqrt(SEQUENCES)
-
-
-def test_all_orders_of_few_sequences_are_equally_likely() -> None:
-    counts: dict[tuple[int, ...], int] = {}
-    for seed in range(12_000):
-        order = tuple(permutation(seed, 0, 4).tolist())
-        counts[order] = counts.get(order, 0) + 1
-    assert len(counts) == 24
-    # 23 degrees of freedom: beyond 70 with probability 1e-6.
-    assert _chi_square(np.array(list(counts.values())), 500) < 70
-
-
-def test_keys_depend_on_each_number_and_its_place() -> None:
-    assert len({key64(0, 1), key64(1, 0), key64(0, 0), key64(1, 1), key64(0), key64(-1)}) == 6
+        order.batch(4)

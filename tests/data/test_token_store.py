@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from marin_pipeline import local_artifact
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data import token_store
-from marin_pipeline.data.order import TrainingOrder
 from marin_pipeline.data.sequences import Sequences
 from marin_pipeline.data.token_ledger import LEDGER_FILE, token_dtype
 from marin_pipeline.data.token_store import TokenStore
+from tests.data.test_order import single
 from tests.data.token_stores import write_store
 
 Parts = list[list[list[int]]]
@@ -63,24 +63,20 @@ def test_sequences_are_windows_with_one_target_more(tmp_path: Path) -> None:
     sequences = Sequences(store, 11)
     assert len(sequences) == 9
     found = sequences.read(np.array([8, 0, 3]))
-    assert found.dtype == np.int32
-    assert found.tolist() == [flat[place * 11 : place * 11 + 12].tolist() for place in (8, 0, 3)]
-    assert sequences.read(np.empty(0, np.int64)).shape == (0, 12)
-
-
-def test_order_and_sequences_agree_on_how_many_there_are(tmp_path: Path) -> None:
-    for tokens in (11, 12, 22, 23):
-        store = _write(tmp_path / str(tokens), [[[1] * tokens]])
-        assert len(Sequences(store, 10)) == TrainingOrder(store.tokens, 10, 1, seed=0).sequences
+    assert found.inputs.dtype == found.targets.dtype == np.int32
+    assert found.inputs.tolist() == [flat[place * 11 : place * 11 + 11].tolist() for place in (8, 0, 3)]
+    assert np.array_equal(found.targets, found.inputs + 1)
+    assert found.documents is None
+    assert sequences.read(np.empty(0, np.int64)).inputs.shape == (0, 11)
 
 
 def test_an_epoch_reads_every_token_once_as_input(tmp_path: Path) -> None:
     store = _write(tmp_path, [[list(range(500))], [list(range(500, 1001))]])
-    order = TrainingOrder(store.tokens, sequence_length=10, batch_size=25, seed=3)
     sequences = Sequences(store, 10)
-    read = np.concatenate([sequences.read(order.batch(step)) for step in range(4)])
-    assert sorted(read[:, :-1].ravel().tolist()) == list(range(1000))
-    assert np.array_equal(read[:, :-1] + 1, read[:, 1:])
+    order = single(len(sequences), batch=25, seed=3, length=10)
+    read = [sequences.read(order.batch(step).sequences) for step in range(4)]
+    assert sorted(np.concatenate([rows.inputs.ravel() for rows in read]).tolist()) == list(range(1000))
+    assert all(np.array_equal(rows.inputs + 1, rows.targets) for rows in read)
 
 
 def test_large_vocabularies_keep_their_ids(tmp_path: Path) -> None:

@@ -29,4 +29,12 @@ def write_store(
         made.append(write_token_part(folder / f"part-{place}", documents, vocabulary, size))
     ledger = Ledger(tuple(made), token_dtype(vocabulary), vocabulary, 0, tokenizer)
     (folder / LEDGER_FILE).write_text(ledger.to_json())
-    return local_artifact(folder, Tokens(LEDGER_FILE, ledger.tokens, ledger.documents, ledger.bytes, vocabulary, 0))
+    return opened(folder)
+
+
+def opened(folder: Path) -> Artifact[Tokens]:
+    """The artifact that `write_store` made in `folder`, possibly in another process."""
+    ledger = Ledger.from_json((folder / LEDGER_FILE).read_text())
+    return local_artifact(
+        folder, Tokens(LEDGER_FILE, ledger.tokens, ledger.documents, ledger.bytes, ledger.vocabulary, 0)
+    )

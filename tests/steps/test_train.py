@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import numpy as np
 import pytest
 
 from marin_pipeline import Artifact, Tokens, TrainState, local_artifact, test_context
-from marin_pipeline.core.errors import InputError, Stopped
+from marin_pipeline.core.errors import InputError, MarinError, Stopped
+from marin_pipeline.data.mixture import Mixture, Phase, Source
+from marin_pipeline.data.schema import Packing
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train import checkpoint
 from marin_pipeline.train.mesh import MeshShape
-from steps.train import train
+from steps.pack import pack
+from steps.train import check_sources, train
 from tests.data.token_stores import write_store
 
 MODEL = LlamaConfig(vocabulary=64, width=16, layers=1, heads=2, feed_forward=32)
@@ -155,3 +159,120 @@ def test_what_does_not_fit_is_refused_by_name(
 ):
     with pytest.raises(InputError, match=named):
         train.fn(test_context(tmp_path), **{"tokens": tokens, "steps": 6, **SMALL, **change})
+
+
+# Several sources -----------------------------------------------------------------------------------------------------
+
+MIXTURE = Mixture(
+    (Source("a", max_epochs=2), Source("b", max_epochs=None)),
+    (Phase(0, {"a": 1}), Phase(12 * 16, {"a": "1/4", "b": "3/4"})),
+)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Artifact[Tokens]:
+    return write_store(tmp_path_factory.mktemp("other"), [[[*range(1, 40), 0]] * 3], vocabulary=64)
+
+
+def lines(ctx: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (ctx.out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_mixture_is_read_in_its_phases_and_goes_on_where_it_was_stopped(
+    tokens: Artifact[Tokens], other: Artifact[Tokens], tmp_path: Path
+):
+    given: dict[str, Any] = {"tokens": {"a": tokens, "b": other}, "mixture": MIXTURE, "steps": 6, **SMALL}
+    straight = test_context(tmp_path / "straight")
+    state = train.fn(straight, **given)
+    with pytest.raises(Stopped):
+        train.fn(interrupted(test_context(tmp_path / "stopped"), stop_at=4), **given)
+    again = interrupted(test_context(tmp_path / "stopped"))
+    assert train.fn(again, workers=0, **given) == state
+    assert content(again.out) == content(straight.out)
+    data = json.loads((straight.out / "data.json").read_text())
+    assert data["mixture"]["phases"][1] == {"start": 192, "weights": {"a": "1/4", "b": "3/4"}}
+    assert data["sources"]["b"] == {"tokens": 120, "sequences": 7, "packed": False}
+    # Three batches of the first source alone, then nine of twelve sequences from the second, which has seven.
+    assert lines(straight)[-1]["epoch"] == pytest.approx(9 / 7)
+
+
+def test_a_source_that_is_added_later_leaves_the_earlier_states(
+    tokens: Artifact[Tokens], other: Artifact[Tokens], tmp_path: Path
+):
+    alone = train({"a": tokens}, mixture=Mixture((Source("a"),), (Phase(0, {"a": 1}),)), steps=3, **SMALL)
+    both = train({"a": tokens, "b": other}, mixture=MIXTURE, steps=6, **SMALL)
+    assert alone.declaration is not None
+    assert both.declaration is not None
+    assert both.declaration.spec_at(3) == alone.declaration.spec
+    assert both.declaration.spec_at(4) != alone.declaration.spec
+
+
+@pytest.mark.parametrize(
+    ("steps", "named"),
+    [(40, r"source 'a' .* its max_epochs is 2"), (6, None)],
+)
+def test_a_source_that_is_too_small_is_refused_before_anything_is_read(
+    tokens: Artifact[Tokens], other: Artifact[Tokens], tmp_path: Path, steps: int, named: str | None
+):
+    declared = train({"a": tokens, "b": other}, mixture=MIXTURE, steps=steps * 10, **SMALL)
+    assert declared.declaration is not None
+    if named is None:
+        short = train({"a": tokens, "b": other}, mixture=MIXTURE, steps=steps, **SMALL)
+        assert short.declaration is not None
+        check_sources(short.declaration.arguments)
+        return
+    with pytest.raises(InputError, match=named):
+        check_sources(declared.declaration.arguments)
+
+
+def test_one_source_repeats_only_when_it_may(tokens: Artifact[Tokens], tmp_path: Path):
+    with pytest.raises(InputError, match=r"source 'tokens' .* raise max_epochs to 2"):
+        train.fn(test_context(tmp_path), tokens=tokens, steps=30, **SMALL)
+
+
+def test_declared_sizes_refuse_a_run_when_it_is_declared(tokens: Artifact[Tokens]):
+    small = Mixture((Source("tokens", expected_tokens=500),), (Phase(0, {"tokens": 1}),))
+    with pytest.raises(InputError, match="is expected to hold 500 tokens"):
+        train(tokens, mixture=small, steps=30, **SMALL)
+
+
+# Documents -----------------------------------------------------------------------------------------------------------
+
+
+def test_packed_documents_train_and_go_on_where_they_were_stopped(tokens: Artifact[Tokens], tmp_path: Path):
+    packing = packed(tokens, tmp_path / "plan", sequence_length=64)
+    given: dict[str, Any] = {"tokens": tokens, "packing": packing, "steps": 3, **SMALL, "sequence_length": 64}
+    straight = test_context(tmp_path / "straight")
+    state = train.fn(straight, **given)
+    with pytest.raises(Stopped):
+        train.fn(interrupted(test_context(tmp_path / "stopped"), stop_at=2), **given)
+    again = interrupted(test_context(tmp_path / "stopped"))
+    assert train.fn(again, **given) == state
+    cut = train.fn(test_context(tmp_path / "cut"), **{**given, "packing": None})
+    apart = train.fn(test_context(tmp_path / "apart"), **{**given, "packing": None}, separate_documents=True)
+    assert len({state.state_digest, cut.state_digest, apart.state_digest}) == 3
+
+
+def packed(tokens: Artifact[Tokens], folder: Path, sequence_length: int) -> Artifact[Packing]:
+    ctx = test_context(folder)
+    return local_artifact(ctx.out, pack.fn(ctx, tokens=tokens, sequence_length=sequence_length))
+
+
+# The gap alarm -------------------------------------------------------------------------------------------------------
+
+
+def test_the_gap_alarm_is_in_no_key_and_keeps_the_state_that_it_refuses(tokens: Artifact[Tokens], tmp_path: Path):
+    """Held-out text of another kind: what the model has not learned stands far above what it has."""
+    strange = write_store(tmp_path / "held-out", [[[63, 1, 62, 2, 61, 3, 60] * 20 + [0]] * 8], vocabulary=64)
+    given: dict[str, Any] = {"tokens": tokens, "steps": 6, **SMALL, "learning_rate": 3e-2}
+    assert train(held_out=strange, maximum_gap=9.0, **given).key == train(**given).key
+    ctx = test_context(tmp_path / "run")
+    with pytest.raises(MarinError, match="held-out"):
+        train.fn(ctx, held_out=strange, maximum_gap=1e-3, **given)
+    assert ctx.work.items()[-1] == "step-00000006"
+    again = interrupted(ctx)
+    state = train.fn(again, held_out=strange, maximum_gap=9.0, **given)
+    assert again.logged[0] == "going on from checkpoint step-00000006"
+    assert state == train.fn(test_context(tmp_path / "plain"), **given)
+    gap = json.loads((ctx.records / "gap.json").read_text())
+    assert gap["held_out"]["loss"] > gap["seen"]["loss"]

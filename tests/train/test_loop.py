@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -14,27 +15,34 @@ import numpy as np
 import pytest
 
 from marin_pipeline import test_context
-from marin_pipeline.core.errors import MarinError, Stopped
-from marin_pipeline.data.order import TrainingOrder
+from marin_pipeline.core.errors import InputError, MarinError, Stopped
+from marin_pipeline.data.sequences import Rows
 from marin_pipeline.models.config import LlamaConfig
-from marin_pipeline.train import checkpoint
+from marin_pipeline.train import checkpoint, loop
 from marin_pipeline.train.checkpoint import Snapshot
 from marin_pipeline.train.loop import Run
 from marin_pipeline.train.mesh import MeshShape, build
 from marin_pipeline.train.program import Program
 from marin_pipeline.train.recipe import Recipe, lower
 from marin_pipeline.train.saver import Period, Saver, resume
+from tests.data.test_order import single
 
 STEPS = 9
 MODEL = LlamaConfig(vocabulary=64, width=16, layers=2, heads=2, key_value_heads=1, feed_forward=32)
 TOKENS = (np.random.default_rng(0).zipf(1.5, 3000) % MODEL.vocabulary).astype(np.int32)
 
 
-class Sequences:
-    """An in-memory token source."""
+class Source:
+    """An in-memory source of sequences."""
 
-    def read(self, ids: np.ndarray) -> np.ndarray:
-        return np.stack([TOKENS[i * 16 : (i + 1) * 16 + 1] for i in ids])
+    sequence_length = 16
+
+    def __len__(self) -> int:
+        return (len(TOKENS) - 1) // 16
+
+    def read(self, ids: np.ndarray) -> Rows:
+        tokens = TOKENS[ids[:, None] * 16 + np.arange(17)]
+        return Rows(tokens[:, :-1], tokens[:, 1:])
 
 
 class Watcher:
@@ -50,6 +58,8 @@ class Watcher:
         return self.asked == self.stop_at
 
     def progress(self, done: int, total: int, unit: str = "", **figures: float) -> None: ...
+
+    def log(self, message: str) -> None: ...
 
     def stop(self) -> Stopped:
         return Stopped("stopped")
@@ -72,6 +82,7 @@ def recipe(steps: int = STEPS, **changes: Any) -> Recipe:
         "sequence_length": 16,
         "seed": 0,
         "data_seed": 0,
+        "max_epochs": None,
         "numerics": "fast",
     }
     return lower(**{**arguments, **changes})
@@ -82,7 +93,7 @@ def program() -> Program:
     return Program(recipe(), build(MeshShape(data=1), 4))
 
 
-ORDER = TrainingOrder(len(TOKENS), 16, 4, 0)
+ORDER = single(len(Source()), batch=4, seed=0, length=16)
 
 
 def run(
@@ -98,7 +109,7 @@ def run(
     work = test_context(folder).work
     start = resume(work, None, described, steps, lambda message: None)
     with Saver(work, Period.parse(every)) as saver:
-        rest = Run(program, Sequences(), ORDER, described, start)
+        rest = Run(program, [Source()], ORDER, described, start)
         return rest.finish(watcher or Watcher(), saver, folder / "timings")
 
 
@@ -138,10 +149,10 @@ def test_killed_between_saves_again_and_again_the_bytes_are_equal(
     real = Program.update
     for at in (2, 5, 6, 8):
 
-        def update(self: Program, state: Any, tokens: np.ndarray, step: int, at: int = at) -> Any:
+        def update(self: Program, state: Any, rows: Any, step: int, at: int = at) -> Any:
             if step == at:
                 raise Killed
-            return real(self, state, tokens, step)
+            return real(self, state, rows, step)
 
         monkeypatch.setattr(Program, "update", update)
         with pytest.raises(Killed):
@@ -172,7 +183,7 @@ def test_another_seed_ends_with_other_bytes(straight: str, tmp_path: Path):
 def test_the_metrics_have_one_line_an_update(program: Program, tmp_path: Path):
     lines = [json.loads(line) for line in run(program, tmp_path).metrics.splitlines()]
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
-    assert [line["batch"] for line in lines] == [ORDER.digest(step) for step in range(STEPS)]
+    assert [line["batch"] for line in lines] == [ORDER.digest(ORDER.batch(step)) for step in range(STEPS)]
     assert [line["learning_rate"] for line in lines[:4]] == pytest.approx([1e-2 / 3, 2e-2 / 3, 1e-2, 1e-2])
     assert abs(lines[0]["loss"] - np.log(64)) < 0.1
     assert lines[-1]["loss"] < lines[0]["loss"]
@@ -186,12 +197,12 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(
 ):
     real = Program.update
 
-    def update(self: Program, state: Any, tokens: np.ndarray, step: int) -> Any:
-        state, measured = real(self, state, tokens, step)
+    def update(self: Program, state: Any, rows: Any, step: int) -> Any:
+        state, measured = real(self, state, rows, step)
         return state, measured * np.float32(np.nan) if step == 4 else measured
 
     monkeypatch.setattr(Program, "update", update)
-    with pytest.raises(MarinError, match=f"step 5: loss nan.*{ORDER.digest(4)}.*lower learning_rate"):
+    with pytest.raises(MarinError, match=f"step 5: loss nan.*{ORDER.digest(ORDER.batch(4))}.*lower learning_rate"):
         run(program, tmp_path, every="1 steps")
     saved = test_context(tmp_path).work.items()
     assert saved
@@ -204,3 +215,30 @@ def test_the_initial_state_is_on_the_devices_of_the_mesh(program: Program):
         name: array.axes for name, array in program.template.items()
     }
     assert all(isinstance(array.array, jax.Array) for array in state.values())
+
+
+def test_a_loader_that_delivers_other_sequences_stops_the_run(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One that is off by a step after it was started again, as a cursor of another unit is."""
+    real = loop.Loader
+
+    def late(order: Any, sources: Any, *, start: int, stop: int, **rest: Any) -> Any:
+        for loaded in real(order, sources, start=start, stop=stop + 1, **rest):
+            if loaded.step > start:
+                yield dataclasses.replace(loaded, step=loaded.step - 1)
+
+    monkeypatch.setattr(loop, "Loader", lambda *given, **named: contextlib.nullcontext(late(*given, **named)))
+    with pytest.raises(MarinError, match=r"step 0, row 0 of the batch: the loader delivered sequence \d+ of source"):
+        run(program, tmp_path)
+
+
+def test_a_checkpoint_that_read_something_else_is_refused(program: Program, tmp_path: Path):
+    saved = run(program, tmp_path / "first", steps=4)
+    lines = [json.loads(line) for line in saved.metrics.splitlines()]
+    for name, value in (("batch", "0" * 16), ("sum", "0" * 16), ("sequences", 17)):
+        changed = [*lines[:-1], {**lines[-1], name: value}]
+        wrong = dataclasses.replace(saved, metrics="".join(json.dumps(line) + "\n" for line in changed).encode())
+        with pytest.raises(InputError, match="read"):
+            Run(program, [Source()], ORDER, lambda step: {}, wrong)
+    Run(program, [Source()], ORDER, lambda step: {}, saved)

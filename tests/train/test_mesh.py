@@ -16,8 +16,10 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import jax, numpy as np
+from marin_pipeline.data.sequences import Rows
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train import checkpoint
+from marin_pipeline.train.feed import placed
 from marin_pipeline.train.mesh import MeshShape, build
 from marin_pipeline.train.program import Program
 from marin_pipeline.train.recipe import lower
@@ -38,7 +40,9 @@ if start:
     first, state = loaded.step, program.place(checkpoint.named(loaded.arrays))
 losses = []
 for step in range(first, 6):
-    state, measured = program.update(state, batches[step], step)
+    rows = Rows(batches[step][:, :-1], batches[step][:, 1:])
+    arrays = placed(rows, np.arange(4), program.batch_sharding, 4)
+    state, measured = program.update(state, arrays, step)
     losses.append(measured.tolist())
     snapshot = checkpoint.Snapshot(step + 1, checkpoint.take(state), b"", {})
     checkpoint.save(folder / str(step + 1), snapshot)

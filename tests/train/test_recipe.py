@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.mixture import Mixture, Phase, Source
+from marin_pipeline.data.shuffle import Shuffle
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train.recipe import Recipe, lower
 
@@ -65,6 +67,26 @@ def test_equal_recipes_have_equal_factors(n: int, steps: int):
         assert all(a.schedule.factor(step) == b.schedule.factor(step) for step in range(n))
 
 
+MIXTURE = Mixture(
+    (Source("a"), Source("b", max_epochs=None)),
+    (Phase(0, {"a": 1}), Phase(50 * 8 * 128, {"a": "1/2", "b": "1/2"})),
+)
+
+
+def test_a_source_is_in_the_recipe_from_the_step_that_reads_it() -> None:
+    both = {"tokens": {"a": "x", "b": "y"}, "mixture": MIXTURE}
+    assert recipe(**both).pieces(50) == recipe(**{**both, "tokens": {"a": "x", "b": "z"}}).pieces(50)
+    assert recipe(**both).pieces(51) != recipe(**{**both, "tokens": {"a": "x", "b": "z"}}).pieces(51)
+    alone = Mixture((Source("a"),), (Phase(0, {"a": 1}),))
+    assert recipe(**both).pieces(50) == recipe(tokens={"a": "x"}, mixture=alone).pieces(50)
+
+
+def test_what_only_refuses_a_run_is_not_in_the_recipe() -> None:
+    assert recipe(max_epochs=None).pieces(50) == recipe().pieces(50)
+    expected = Mixture((Source("tokens", expected_tokens=10**9),), (Phase(0, {"tokens": 1}),))
+    assert recipe(mixture=expected).pieces(50) == recipe().pieces(50)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -79,6 +101,9 @@ def test_equal_recipes_have_equal_factors(n: int, steps: int):
         {"sequence_length": 64},
         {"data_seed": 1},
         {"tokens": "other"},
+        {"separate_documents": True},
+        {"packing": "plan"},
+        {"shuffle": Shuffle(block=8)},
     ],
 )
 def test_what_a_person_decides_is_in_the_recipe(change: dict[str, Any]):
@@ -111,6 +136,12 @@ def test_nothing_has_happened_at_step_0():
         ({"weight_decay": -0.1}, "weight_decay"),
         ({"seed": -1}, "seed"),
         ({"data_seed": 2**32}, "data_seed"),
+        ({"tokens": {"a": 1, "b": 2}}, "2 sources and there is no mixture"),
+        ({"tokens": {"a": 1}, "mixture": MIXTURE}, "source 'b' of the mixture is missing"),
+        ({"tokens": {"a": 1, "b": 2, "c": 3}, "mixture": MIXTURE}, "tokens 'c' are given"),
+        ({"tokens": {"a": 1, "b": 2}, "packing": {"a": 1}, "mixture": MIXTURE}, "packing is given for a"),
+        ({"tokens": {"a": 1, "b": 2}, "mixture": MIXTURE, "max_epochs": 2}, "max_epochs is for a run without"),
+        ({"mixture": Mixture((Source("tokens", 2, 1000),), (Phase(0, {"tokens": 1}),))}, "expected to hold 1,000"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(change: dict[str, Any], named: str):
