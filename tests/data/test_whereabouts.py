@@ -10,15 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from marin_pipeline import local_artifact, test_context
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.mixture import Mixture, Phase, Source
 from marin_pipeline.data.order import TrainingOrder
-from marin_pipeline.data.sequences import Piece, Sequences
+from marin_pipeline.data.packed_sequences import PackedSequences
+from marin_pipeline.data.sequences import DocumentSource, Piece, Sequences
 from marin_pipeline.data.shuffle import Shuffle
 from marin_pipeline.data.stream import Stream
 from marin_pipeline.data.token_store import TokenStore
 from marin_pipeline.data.tokenizer import encode, load_tokenizer, train_bpe
 from marin_pipeline.data.whereabouts import Visit, documents_in, steps_of, text_of, whole
+from steps.pack import pack
 from tests.data.token_stores import write_store
 
 LENGTH = 8
@@ -26,15 +29,20 @@ DOCUMENTS = st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=4), min_s
 """Tokens of text of each document, by part."""
 
 
-def opened(folder: Path, parts: list[list[int]], length: int = LENGTH) -> Sequences:
+def opened(folder: Path, parts: list[list[int]], length: int = LENGTH, packed: bool = False) -> DocumentSource:
     """A source in which each document has this many tokens of text, and one that ends it."""
     random = np.random.default_rng(0)
     made = [[[*random.integers(1, 64, size).tolist(), 0] for size in part] for part in parts]
-    return Sequences(TokenStore(write_store(folder, made, vocabulary=64)), length, separate=True)
+    tokens = write_store(folder / "tokens", made, vocabulary=64)
+    if not packed:
+        return Sequences(TokenStore(tokens), length, separate=True)
+    ctx = test_context(folder / "packing")
+    value = pack.fn(ctx, tokens=tokens, sequence_length=length)
+    return PackedSequences(TokenStore(tokens), local_artifact(ctx.out, value))
 
 
 def mixed(
-    sources: Mapping[str, Sequences], batch_size: int = 3, seed: int = 5, first_step: int = 0, first_token: int = 0
+    sources: Mapping[str, DocumentSource], batch_size: int = 3, seed: int = 5, first_step: int = 0, first_token: int = 0
 ) -> TrainingOrder:
     """Two sources in turn, then one of them alone, then both again."""
     mixture = Mixture(
@@ -51,32 +59,41 @@ def mixed(
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> dict[str, Sequences]:
-    parts = {"web": [[11, 3, 0], [40], [0, 0, 7]], "code": [[5, 5, 5, 5], [9, 1]]}
-    return {name: opened(tmp_path / name, held) for name, held in parts.items()}
+def sources(tmp_path: Path) -> dict[str, DocumentSource]:
+    """One that is cut, and one of whole documents in rows."""
+    return {
+        "web": opened(tmp_path / "web", [[11, 3, 0], [40], [0, 0, 7]]),
+        "code": opened(tmp_path / "code", [[5, 4, 2, 5], [30, 1]], packed=True),
+    }
 
 
-@settings(max_examples=60)
+@pytest.mark.parametrize("packed", [False, True])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.differing_executors])
 @given(DOCUMENTS)
 def test_the_pieces_of_a_sequence_are_the_tokens_that_it_predicts(
-    tmp_path_factory: pytest.TempPathFactory, parts: list[list[int]]
+    tmp_path_factory: pytest.TempPathFactory, packed: bool, parts: list[list[int]]
 ) -> None:
-    source = opened(tmp_path_factory.mktemp("store"), parts, length=4)
+    source = opened(tmp_path_factory.mktemp("store"), parts, 4, packed)
     pieces = [source.pieces(sequence) for sequence in range(len(source))]
     rows = source.read(np.arange(len(source)))
     assert rows.documents is not None
     for row, found in enumerate(pieces):
         tokens = [source.store.document(each.document)[each.start : each.stop].tolist() for each in found]
-        assert [token for each in tokens for token in each] == rows.targets[row].tolist()
-        numbers = [place for place, each in enumerate(tokens, 1) for _ in each]
-        assert numbers == rows.documents[row].tolist()
+        filled = rows.documents[row] > 0
+        assert [token for each in tokens for token in each] == rows.targets[row][filled].tolist()
+        assert [place for place, each in enumerate(tokens, 1) for _ in each] == rows.documents[row][filled].tolist()
     for document in range(source.store.documents):
-        within = [sequence for sequence, found in enumerate(pieces) for each in found if each.document == document]
-        assert list(source.sequences_of(document)) == within
+        within = [
+            (each.start, sequence)
+            for sequence, found in enumerate(pieces)
+            for each in found
+            if each.document == document
+        ]
+        assert list(source.sequences_of(document)) == [sequence for _, sequence in sorted(within)]
 
 
-def test_every_token_but_the_first_and_the_rest_is_in_one_sequence(sources: dict[str, Sequences]) -> None:
-    for source in sources.values():
+def test_every_token_that_a_source_reads_is_in_one_sequence(sources: dict[str, DocumentSource]) -> None:
+    for name, source in sources.items():
         starts = source.store.offsets
         read = sorted(
             int(starts[each.document]) + place
@@ -84,13 +101,15 @@ def test_every_token_but_the_first_and_the_rest_is_in_one_sequence(sources: dict
             for each in source.pieces(sequence)
             for place in range(each.start, each.stop)
         )
-        assert read == list(range(1, 1 + len(source) * LENGTH))
+        # A cut never predicts a store's first token, and leaves a rest; whole documents have neither.
+        whole_sequences = range(1, 1 + len(source) * LENGTH)
+        assert read == list(range(source.store.tokens) if name == "code" else whole_sequences)
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 9), st.integers(0, 70), st.integers(1, 5), st.integers(0, 2**32))
 def test_what_steps_read_and_where_documents_are_read_is_the_same(
-    sources: dict[str, Sequences], first_step: int, first_sequence: int, batch_size: int, seed: int
+    sources: dict[str, DocumentSource], first_step: int, first_sequence: int, batch_size: int, seed: int
 ) -> None:
     order = mixed(sources, batch_size, seed, first_step, first_sequence * LENGTH)
     stop = first_step + 120 // batch_size
@@ -108,14 +127,14 @@ def test_what_steps_read_and_where_documents_are_read_is_the_same(
             assert steps_of(order, sources, name, document, stop) == by_document.get((name, document), [])
 
 
-def test_nothing_is_found_beyond_the_last_step(sources: dict[str, Sequences]) -> None:
+def test_nothing_is_found_beyond_the_last_step(sources: dict[str, DocumentSource]) -> None:
     order = mixed(sources)
     all_steps = {visit.step for visit in steps_of(order, sources, "web", 3, 40)}
     assert {visit.step for visit in steps_of(order, sources, "web", 3, 12)} == {each for each in all_steps if each < 12}
     assert steps_of(order, sources, "web", 3, 0) == []
 
 
-def test_a_source_or_a_document_that_is_not_there_is_refused(sources: dict[str, Sequences]) -> None:
+def test_a_source_or_a_document_that_is_not_there_is_refused(sources: dict[str, DocumentSource]) -> None:
     order = mixed(sources)
     with pytest.raises(InputError, match="source 'books' is none of the run's: these are 'web', 'code'"):
         steps_of(order, sources, "books", 0, 40)
