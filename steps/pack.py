@@ -7,11 +7,15 @@ its own shard from where its documents start; the step only adds the ledger.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from marin_pipeline import Artifact, Context, File, ShardContext, step
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.packing_ledger import PACKING_FILE, PackedPart, PackingLedger, ledger_digest
 from marin_pipeline.data.schema import Packing, Tokens
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PLAN = "plan.npy"
 
@@ -79,8 +83,8 @@ def plan_part(shard: ShardContext, starts: DocumentStarts, sequence_length: int)
     )
 
 
-def _read(starts: DocumentStarts):
-    """The array, from files that may lie in different places: opened in a folder of links to them."""
+def _read(starts: DocumentStarts) -> np.ndarray:
+    """The array, from files that may lie in different places: it is opened in a folder of links to them."""
     import hashlib
     import os
     import tempfile

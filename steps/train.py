@@ -6,19 +6,19 @@ constant schedule goes on from the committed shorter one, and ends with the byte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from marin_pipeline import Artifact, Chain, Context, Resources, Runtime, Tokens, TrainState, step
-from marin_pipeline.core.errors import InputError
+from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.data.mixture import Mixture
 from marin_pipeline.data.schema import Packing
 from marin_pipeline.data.shuffle import Shuffle
 from marin_pipeline.data.supply import Held, check_held
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train.mesh import MeshShape
-from marin_pipeline.train.reading import Reading, by_source
-from marin_pipeline.train.recipe import MAXIMUM_GAP, Recipe, lower
+from marin_pipeline.train.reading import MAXIMUM_GAP, Reading, by_source
+from marin_pipeline.train.recipe import Recipe, lower
 
 if TYPE_CHECKING:
     from marin_pipeline.data.sequences import SequenceSource
@@ -44,24 +44,41 @@ def check_sources(arguments: Mapping[str, Any]) -> None:
         InputError: naming each source, what it holds, what the run reads, and what to change.
     """
     recipe = _lowered(arguments)
-    check_held(recipe.reading.stream, _held(recipe.reading), steps=recipe.steps, batch_size=recipe.batch_size)
+    _held(recipe, recipe.reading.sources, recipe.reading.packing)
 
 
 def _lowered(arguments: Mapping[str, Any]) -> Recipe:
     return lower(**{name: value for name, value in arguments.items() if name not in _NOT_IN_THE_STATE})
 
 
-def _held(reading: Reading) -> dict[str, Held]:
-    """What each source holds, as the steps that made it say."""
-    return {
-        name: Held(
-            tokens.value.tokens,
-            max(0, tokens.value.tokens - 1) // reading.sequence_length
-            if reading.packing is None
-            else reading.packing[name].value.rows,
-        )
-        for name, tokens in reading.sources.items()
-    }
+def _held(
+    recipe: Recipe, tokens: Mapping[str, Artifact[Tokens]], packing: Mapping[str, Artifact[Packing]] | None
+) -> dict[str, Held]:
+    """What each source holds, when it is what the run needs.
+
+    Raises:
+        InputError: naming the source that does not fit the model, the sequence length or the length of the run.
+    """
+    length, found = recipe.sequence_length, {}
+    for name, each in tokens.items():
+        value = each.value
+        if recipe.model.vocabulary < value.vocabulary:
+            raise InputError(
+                f"model.vocabulary={recipe.model.vocabulary} cannot hold the {value.vocabulary} ids of the tokens "
+                f"{name!r}: raise it to at least that"
+            )
+        if packing is None:
+            found[name] = Held.cut(value.tokens, length)
+            continue
+        plan = packing[name].value
+        if plan.sequence_length != length:
+            raise InputError(
+                f"the packing plan of source {name!r} has rows of {plan.sequence_length} tokens, and sequence_length "
+                f"is {length}: give the same to both"
+            )
+        found[name] = Held(value.tokens, plan.rows)
+    check_held(recipe.reading.stream, found, steps=recipe.steps, batch_size=recipe.batch_size)
+    return found
 
 
 @step(version=2, chain=train_chain, ready=check_sources, exact="tolerance", resources=Resources(cpus=2, jax=True))
@@ -87,7 +104,7 @@ def train(
     packing: Artifact[Packing] | dict[str, Artifact[Packing]] | None = None,
     separate_documents: bool = False,
     shuffle: Shuffle = Shuffle(),
-    held_out: Artifact[Tokens] | None = None,
+    held_out: Artifact[Tokens] | dict[str, Artifact[Tokens]] | None = None,
     maximum_gap: float = MAXIMUM_GAP,
     numerics: Literal["fast", "invariant"] = "fast",
     checkpoint_every: Runtime[str] = "60s",
@@ -116,7 +133,7 @@ def train(
             that length wherever documents end.
         separate_documents: keep attention within a document, as packing always does.
         shuffle: how the sequences of a source are permuted.
-        held_out: held-out tokens of the same sources, for the gap alarm. No part of the key.
+        held_out: held-out tokens of the same sources, together or by name, for the gap alarm. No part of the key.
         maximum_gap: nats a token by which the loss on text that was read may lie below that on text that was not;
             beyond it the run fails, and its last state is kept as a checkpoint. No part of the key.
         numerics: `"fast"`: equal bytes on the same machine and mesh, metrics within tolerance across meshes.
@@ -132,6 +149,8 @@ def train(
 
     from marin_pipeline.data.order import TrainingOrder
     from marin_pipeline.train import checkpoint
+    from marin_pipeline.train.gap import judge
+    from marin_pipeline.train.gap_alarm import GapAlarm
     from marin_pipeline.train.loop import Run
     from marin_pipeline.train.mesh import build
     from marin_pipeline.train.metrics import last_loss
@@ -161,20 +180,10 @@ def train(
         separate_documents=separate_documents,
         numerics=numerics,
     )
-    reading = recipe.reading
     given, plans = by_source(tokens), None if packing is None else by_source(packing)
-    for name, each in given.items():
-        if model.vocabulary < each.value.vocabulary:
-            raise InputError(
-                f"model.vocabulary={model.vocabulary} cannot hold the {each.value.vocabulary} ids of the tokens "
-                f"{name!r}: raise it to at least that"
-            )
+    held = _held(recipe, given, plans)
+    reading = recipe.reading
     sources = [_opened(given[name], None if plans is None else plans[name], reading) for name in reading.mixture.names]
-    held = {
-        name: Held(given[name].value.tokens, len(source))
-        for name, source in zip(reading.mixture.names, sources, strict=True)
-    }
-    check_held(reading.stream, held, steps=steps, batch_size=batch_size)
     order = TrainingOrder(
         reading.stream, {name: each.sequences for name, each in held.items()}, batch_size, data_seed, shuffle
     )
@@ -187,9 +196,18 @@ def train(
     earlier = found and Earlier(found[0], lambda: checkpoint.load(found[1].local("checkpoint")))
     start = resume(ctx.work, earlier, described, steps, ctx.log)
     program = Program(recipe, build(mesh, batch_size))
+    alarm = GapAlarm(program, order, sources, _held_out(held_out, reading), maximum_gap)
     with Saver(ctx.work, Period.parse(checkpoint_every)) as saver:
-        run = Run(program, sources, order, described, start, workers)
+        run = Run(program, sources, order, described, start, alarm.read, workers)
         state = run.finish(ctx, saver, ctx.records / "timings.jsonl")
+        gap = alarm.measure(run.arrays, state.step)
+        (ctx.records / "gap.json").write_text(json.dumps(gap.plain(), indent=1) + "\n")
+        ctx.log(str(gap))
+        try:
+            judge(gap, maximum_gap)
+        except MarinError:
+            saver.save(state)  # with a larger bound the run goes on from here
+            raise
 
     result = TrainState(
         step=state.step,
@@ -228,7 +246,23 @@ def _opened(tokens: Artifact[Tokens], packing: Artifact[Packing] | None, reading
     store = TokenStore(tokens)
     if packing is None:
         return Sequences(store, reading.sequence_length, reading.separate)
-    return PackedSequences(store, packing, reading.sequence_length)
+    return PackedSequences(store, packing)
+
+
+def _held_out(
+    given: Artifact[Tokens] | dict[str, Artifact[Tokens]] | None, reading: Reading
+) -> Sequence[SequenceSource]:
+    """The held-out sequences: of all sources together, or of each by its place in the mixture; none without."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        return (_opened(given, None, reading),)
+    if set(given) != set(reading.mixture.names):
+        raise InputError(
+            f"held_out names {', '.join(sorted(given))}, and the sources are {', '.join(sorted(reading.mixture.names))}: "
+            "give held-out tokens of each source, or of all together"
+        )
+    return [_opened(given[name], None, reading) for name in reading.mixture.names]
 
 
 def _data(recipe: Recipe, held: Mapping[str, Held]) -> dict[str, Any]:

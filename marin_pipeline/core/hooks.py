@@ -1,5 +1,5 @@
-"""What a step says of itself by its arguments (`exact=`, `chain=`, `unpinned=`, `transfers=`): a function of one
-mapping, from the name of each parameter to what it was given. What does not fit is told with the step's name.
+"""What a step says of itself by its arguments (`exact=`, `chain=`, `unpinned=`, `transfers=`, `ready=`): a function of
+one mapping, from the name of each parameter to what it was given. What does not fit is told with the step's name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ GIVES = {
     "chain": ("a Chain", "Chain(...)"),
     "unpinned": ("a list of names (str)", '[arguments["url"]]'),
     "transfers": ("a list of numbers of bytes (int, or None where they are not known)", '[arguments["size"]]'),
+    "ready": ("None, or raises an InputError", 'refuse_empty(arguments["tokens"].value)'),
 }
 """What each returns, and how that is written."""
 
@@ -67,6 +68,18 @@ def ask_list(where: str, name: str, hook: Hook, arguments: Mapping[str, Any]) ->
         if not fits(each):
             raise _misfit(where, name, f"returned a list with a {type(each).__name__} in it, {str(each)[:60]!r}")
     return list(found)
+
+
+def ask_ready(where: str, hook: Hook, arguments: Mapping[str, Any]) -> None:
+    """Return when `ready=` finds nothing wrong with these arguments, whose artifacts have their values.
+
+    Raises:
+        MarinError: what it refused them with.
+        DeclarationError: naming the step, when it failed otherwise, or returned what might be meant for a refusal.
+    """
+    found = ask(where, "ready", hook, arguments)
+    if found is not None:
+        raise _misfit(where, "ready", f"returned a {type(found).__name__}")
 
 
 def _is_name(value: Any) -> bool:

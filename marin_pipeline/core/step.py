@@ -52,6 +52,7 @@ class Step(Generic[P, R]):
         chain: Callable[[Mapping[str, Any]], Chain] | None = None,
         unpinned: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
         transfers: Callable[[Mapping[str, Any]], Sequence[int | None]] | None = None,
+        ready: Callable[[Mapping[str, Any]], None] | None = None,
         pinning: str = "",
     ) -> None:
         _refuse_unfindable(fn)
@@ -68,6 +69,7 @@ class Step(Generic[P, R]):
         self.chain = checked_hook(self.where, "chain", chain)
         self.unpinned = checked_hook(self.where, "unpinned", unpinned)
         self.transfers = checked_hook(self.where, "transfers", transfers)
+        self.ready = checked_hook(self.where, "ready", ready)
         self.pinning = pinning
         self.uses = tuple(self._used(use) for use in uses)
         self.signature = self._signature()
@@ -354,6 +356,7 @@ def step(
     chain: Callable[[Mapping[str, Any]], Chain] | None = None,
     unpinned: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
     transfers: Callable[[Mapping[str, Any]], Sequence[int | None]] | None = None,
+    ready: Callable[[Mapping[str, Any]], None] | None = None,
     pinning: str = "",
 ) -> Callable[[Callable[Concatenate[Context, P], R]], Step[P, R]]: ...
 def step(
@@ -376,6 +379,11 @@ def step(
             the arguments with an `InputError`.
         transfers: likewise, the bytes of each thing that it brings in from outside of the store; None where its
             arguments do not tell.
+        ready: says before the step is started that its inputs do not fit: a function of its arguments by name, in which
+            artifacts have their values (`arguments["tokens"].value`) and no files, as in
+            `lambda arguments: refuse_empty(arguments["tokens"].value)`. It is asked in the process of the run when all
+            of them are committed, and not for a step that is done; it returns None, or raises an `InputError`, with
+            which the step fails. It is no part of the key.
         pinning: for a step with `unpinned`: where it is said how to fix that, for the end of a run.
     """
 

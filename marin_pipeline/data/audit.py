@@ -100,8 +100,8 @@ class AuditReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every row is, and all delivered one stream."""
-        return all(row.ok for row in self.rows) and len({row.stream for row in self.rows}) == 1
+        """Whether there are rows, and every one is: then all delivered one stream."""
+        return bool(self.rows) and all(row.ok for row in self.rows)
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
@@ -117,7 +117,7 @@ class AuditReport:
             verdict = [_differ(row.other_batches), _differ(row.other_tokens), row.stream, "ok" if row.ok else "WRONG"]
             table.append((_hosts(row.hosts), *map(str, figures), f"{row.repeated:.3f}", *verdict))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
+        lines = ["  ".join(map(str.rjust, row, widths)).rstrip() for row in table]
         held = ", ".join(
             f"{name}: {held:,} sequences of {self.sequence_length:,}, read {self.epochs[name]:.2f} times"
             for name, held in self.sequences.items()
@@ -373,6 +373,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--epochs", type=float, help=f"passes that each run makes (default: 1.25, at most {LARGEST:,} sequences)"
     )
+    parser.add_argument("--prefix", help="of the store (default: MARIN_PREFIX, else ./marin-store)")
     parser.add_argument("--json", action="store_true", help="one line of JSON in place of the table")
     parser.set_defaults(run=_run)
 
@@ -383,7 +384,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _run(parsed: argparse.Namespace) -> int:
     """Audit the loader over a store; 4 when it is wrong."""
-    store = TokenStore(open_tokens(parsed.tokens))
+    store = TokenStore(open_tokens(parsed.tokens, parsed.prefix))
     source = Sequences(store, parsed.sequence_length)
     mixture = Mixture((Source("tokens", None),), (Phase(0, {"tokens": 1}),))
     stream = Stream(mixture, parsed.sequence_length)

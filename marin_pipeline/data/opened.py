@@ -23,8 +23,11 @@ class TokenFolder:
         return self.folder / path
 
 
-def open_tokens(text: str) -> Stored[Tokens]:
+def open_tokens(text: str, prefix: str | None = None) -> Stored[Tokens]:
     """The tokens in a folder that has a ledger, or else those that a store has under a name or a key.
+
+    Args:
+        prefix: of the store; `MARIN_PREFIX`, or `./marin-store`, when not given.
 
     Raises:
         InputError: for a folder without a readable ledger, and for an output that is not one of tokens.
@@ -45,7 +48,7 @@ def open_tokens(text: str) -> Stored[Tokens]:
     # The public name: what a store is, this package does not know.
     from marin_pipeline import load
 
-    found: Any = load(text)
+    found: Any = load(text, prefix=prefix)
     if not isinstance(found.value, Tokens):
         raise InputError(f"{text!r} is {type(found.value).__name__}, not Tokens: name the output of `tokenize`")
     return found

@@ -7,7 +7,8 @@ before it starts. All that is wrong is told at once.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.mixture import Source
@@ -17,26 +18,43 @@ _SHOWN = 10
 """Problems that an error tells of; of more it gives the number."""
 
 
-def check_expected(stream: Stream, *, steps: int, batch_size: int) -> None:
+@dataclass(frozen=True)
+class Held:
+    """What a source holds: of a packing plan its `tokens` and `rows`, of tokens that are cut `Held.cut`."""
+
+    tokens: int
+    """End-of-document tokens included."""
+    sequences: int
+    """Training sequences that they make."""
+
+    @classmethod
+    def cut(cls, tokens: int, sequence_length: int) -> Held:
+        """Of tokens that are read one document after another and cut every `sequence_length` of them."""
+        return cls(tokens, max(0, tokens - 1) // sequence_length)  # the last token is a target only
+
+
+def check_expected(stream: Stream, *, steps: int, batch_size: int, packed: Collection[str] = ()) -> None:
     """Refuse a run for which a source is too small by its own `expected_tokens`; sources without are not judged.
 
     Args:
         steps: updates in the whole run.
         batch_size: sequences an update.
+        packed: names of the sources whose documents are packed. They are not judged either: padding makes more rows of
+            the same tokens, and how many is known from the plan alone.
 
     Raises:
         InputError: naming each source, what it is expected to hold, what the run reads, and what to change.
     """
-    tokens = {source.name: source.expected_tokens for source in stream.mixture.sources}
-    known = {name: count for name, count in tokens.items() if count is not None}
-    _refuse(_too_small(stream, known, steps, batch_size, "is expected to hold"))
+    expected = {source.name: source.expected_tokens for source in stream.mixture.sources if source.name not in packed}
+    held = {name: Held.cut(count, stream.sequence_length) for name, count in expected.items() if count is not None}
+    _refuse(_too_small(stream, held, steps, batch_size, "is expected to hold"))
 
 
-def check_tokens(stream: Stream, tokens: Mapping[str, int], *, steps: int, batch_size: int) -> None:
+def check_held(stream: Stream, held: Mapping[str, Held], *, steps: int, batch_size: int) -> None:
     """Refuse a run for which a source is missing, empty or too small.
 
     Args:
-        tokens: tokens that each source holds, end-of-document tokens included.
+        held: what each source holds, by its name.
         steps: updates in the whole run.
         batch_size: sequences an update.
 
@@ -47,14 +65,14 @@ def check_tokens(stream: Stream, tokens: Mapping[str, int], *, steps: int, batch
     problems = [
         f"source {name!r} of the mixture is missing: there are no tokens of that name; give them, or leave it out"
         for name in names
-        if name not in tokens
+        if name not in held
     ]
     problems += [
         f"the tokens {name!r} are given, and no source of the mixture has that name; name them there, or leave them out"
-        for name in tokens
+        for name in held
         if name not in names
     ]
-    _refuse(problems + _too_small(stream, tokens, steps, batch_size, "holds"))
+    _refuse(problems + _too_small(stream, held, steps, batch_size, "holds"))
 
 
 def _refuse(problems: list[str]) -> None:
@@ -63,18 +81,17 @@ def _refuse(problems: list[str]) -> None:
         raise InputError("\n".join(problems[:_SHOWN] + more))
 
 
-def _too_small(stream: Stream, tokens: Mapping[str, int], steps: int, batch_size: int, holds: str) -> list[str]:
+def _too_small(stream: Stream, held: Mapping[str, Held], steps: int, batch_size: int, holds: str) -> list[str]:
     reads = stream.counts(steps * batch_size)
     problems: list[str] = []
     for source in stream.mixture.sources:
-        if source.name not in tokens:
+        if source.name not in held:
             continue
-        held, read = tokens[source.name], reads[source.name]
-        # The last token of a source is a target only.
-        sequences = max(0, held - 1) // stream.sequence_length
-        told = f"source {source.name!r} of the mixture {holds} {held:,} tokens"
+        tokens, sequences = held[source.name].tokens, held[source.name].sequences
+        read = reads[source.name]
+        told = f"source {source.name!r} of the mixture {holds} {tokens:,} tokens"
         if sequences == 0:
-            remedy = "use a shorter sequence length, or leave it out" if held else "leave it out"
+            remedy = "use a shorter sequence length, or leave it out" if tokens else "leave it out"
             problems.append(f"{told}, less than one sequence of {stream.sequence_length:,} and a target; {remedy}")
         elif source.max_epochs is not None and read > sequences * source.max_epochs:
             longest = _longest(stream, source, sequences * source.max_epochs, steps, batch_size)

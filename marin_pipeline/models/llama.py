@@ -105,19 +105,27 @@ class Llama(eqx.Module):
         """The matrix `(vocabulary, embed)` that turns hidden vectors into logits."""
         return self.embedding if self.head is None else self.head
 
-    def hidden(self, tokens: NamedArray) -> NamedArray:
-        """The normalised vectors before the head, `(batch, position, embed)`, for int32 tokens `(batch, position)`."""
+    def hidden(self, tokens: NamedArray, documents: NamedArray | None = None) -> NamedArray:
+        """The normalised vectors before the head, `(batch, position, embed)`, for int32 tokens `(batch, position)`.
+
+        Args:
+            documents: the document of each token, int32 `(batch, position)`: attention stays within. None: a sequence
+                is one text.
+        """
         position = tokens.resolve_axis(POSITION)
         rotation = rotation_tables(position, self.config)
         mask = hax.arange(position) >= hax.arange(position.alias(KEY_POSITION)).broadcast_axis(position)
+        if documents is not None:
+            keys = documents.rename({POSITION: KEY_POSITION})
+            mask = mask & (documents.broadcast_axis(position.alias(KEY_POSITION)) == keys)
         x = hax.auto_sharded(self.embedding.take("vocabulary", tokens))
         for block in self.blocks:
             x = block(x, rotation, mask, self.config.norm_epsilon)
         return rms_norm(x, self.norm, self.config.norm_epsilon)
 
-    def logits(self, tokens: NamedArray) -> NamedArray:
-        """Scores of the next token, `(batch, position, vocabulary)`."""
-        return hax.dot(self.hidden(tokens), self.output_table, axis="embed")
+    def logits(self, tokens: NamedArray, documents: NamedArray | None = None) -> NamedArray:
+        """Scores of the next token, `(batch, position, vocabulary)`; `documents` as in `hidden`."""
+        return hax.dot(self.hidden(tokens, documents), self.output_table, axis="embed")
 
 
 def rms_norm(x: NamedArray, gain: NamedArray, epsilon: float) -> NamedArray:

@@ -7,6 +7,8 @@ gradients come from one pass over each chunk; no one-hot array is built. On two 
 
 from __future__ import annotations
 
+from functools import partial
+
 import haliax as hax
 import jax
 import jax.numpy as jnp
@@ -19,13 +21,20 @@ MOST_CHUNKS = 64
 """Bound on the number of chunks, for batches that only large accelerators take."""
 
 
-def mean_cross_entropy(hidden: NamedArray, table: NamedArray, targets: NamedArray) -> jax.Array:
+def mean_cross_entropy(
+    hidden: NamedArray, table: NamedArray, targets: NamedArray, *, padded: bool = False
+) -> jax.Array:
     """Mean loss in nats over `(batch, position)` targets; `hidden` adds `embed`, `table` is `(vocabulary, embed)`.
 
     Differentiable with respect to `hidden` and `table`.
+
+    Args:
+        padded: some targets may be below 0, which stands for none: they are no part of sum and count. A batch without
+            any target has loss 0. Without `padded` every target must be an id, and nothing is computed to find out.
     """
     x = hidden.rearrange(("batch", "position", "embed")).array
-    return _mean(x, table.rearrange(("vocabulary", "embed")).array, targets.rearrange(("batch", "position")).array)
+    weights = table.rearrange(("vocabulary", "embed")).array
+    return _mean(padded, x, weights, targets.rearrange(("batch", "position")).array)
 
 
 def token_losses(hidden: NamedArray, table: NamedArray, targets: NamedArray) -> NamedArray:
@@ -70,7 +79,7 @@ def _chunk_losses(x: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple
 
 
 def _loss_and_gradients(
-    x: jax.Array, weights: jax.Array, targets: jax.Array
+    padded: bool, x: jax.Array, weights: jax.Array, targets: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Mean loss, and its gradients with respect to `x` and `weights`, from one pass."""
     chunks = _chunks(x.shape[0], x.shape[1])
@@ -79,27 +88,30 @@ def _loss_and_gradients(
     def one(carry: tuple[jax.Array, jax.Array], pair: tuple[jax.Array, jax.Array]):
         loss, weights_gradient = carry
         part, chosen = pair
-        losses, unnormalised, total = _chunk_losses(part, chosen, weights)
+        losses, unnormalised, total = _chunk_losses(part, jnp.maximum(chosen, 0) if padded else chosen, weights)
         difference = unnormalised / total - (vocabulary == chosen[..., None])
+        if padded:
+            losses = jnp.where(chosen >= 0, losses, 0)
+            difference = jnp.where(chosen[..., None] >= 0, difference, 0)
         weights_gradient = weights_gradient + jnp.einsum("bpv,bpe->ve", difference, part)
         return (loss + jnp.sum(losses), weights_gradient), jnp.einsum("bpv,ve->bpe", difference, weights)
 
     start = (jnp.zeros((), x.dtype), jnp.zeros_like(weights))
     (loss, weights_gradient), x_gradient = jax.lax.scan(one, start, (_split(x, chunks), _split(targets, chunks)))
-    count = targets.size
+    count = jnp.maximum(jnp.sum(targets >= 0), 1) if padded else targets.size
     return loss / count, (_join(x_gradient) / count, weights_gradient / count)
 
 
-@jax.custom_vjp
-def _mean(x: jax.Array, weights: jax.Array, targets: jax.Array) -> jax.Array:
-    return _loss_and_gradients(x, weights, targets)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _mean(padded: bool, x: jax.Array, weights: jax.Array, targets: jax.Array) -> jax.Array:
+    return _loss_and_gradients(padded, x, weights, targets)[0]
 
 
-def _forward(x: jax.Array, weights: jax.Array, targets: jax.Array):
-    return _loss_and_gradients(x, weights, targets)
+def _forward(padded: bool, x: jax.Array, weights: jax.Array, targets: jax.Array):
+    return _loss_and_gradients(padded, x, weights, targets)
 
 
-def _backward(gradients: tuple[jax.Array, jax.Array], upstream: jax.Array):
+def _backward(padded: bool, gradients: tuple[jax.Array, jax.Array], upstream: jax.Array):
     return gradients[0] * upstream, gradients[1] * upstream, None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,8 +13,9 @@ from marin_pipeline.core.graph import Node
 from marin_pipeline.run.attempt import Finished
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.plan import pieces_of
-from marin_pipeline.run.protocol import Claim, adopt, claim
-from marin_pipeline.run.task import Task, recorded_call, task_of
+from marin_pipeline.run.protocol import Claim, adopt, claim, end
+from marin_pipeline.run.readiness import refuse_unready
+from marin_pipeline.run.task import Task, inputs_read, recorded_call, task_of
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import attempt_name, now
 from marin_pipeline.store.commit import Commit, InputRecord, Look
@@ -31,10 +33,16 @@ class Ready:
     """What was seen of its key when it was decided."""
     waiting: Waiting
     reasons: tuple[Reason, ...]
-    inputs: Mapping[str, InputRecord]
-    """What it will read, by role."""
+    commits: Mapping[str, tuple[Node, Commit]]
+    """What it will read: the dependencies with the commits that were current when it was decided, by key."""
     forced: bool = False
     """It reads nothing that earlier attempts left: no parts, no shards, no equal result."""
+    why: str = ""
+    """What the person who asked for the run said."""
+    ended: bool = False
+    """The output that it had counts no more."""
+    asked: bool = False
+    """Its `ready=` has found nothing wrong with its inputs."""
     cleared: bool = False
     """The parts that earlier attempts left are gone."""
     tries: Counter[str] = field(default_factory=Counter[str])
@@ -46,18 +54,47 @@ class Ready:
     announced: Holder | None = None
     """Who was told to be at work on it."""
 
-    def begin(self, objects: ObjectStore) -> tuple[Claim, Commit | None]:
-        """Ask for the right to run it; then the commit of an equal result, if that is taken instead."""
-        claimed = claim(objects, self.node, self.waiting, self.look, self.resolved())
-        if claimed.lease is None or self.forced or claimed.look.begins_anew:
-            return claimed, None
-        return claimed, adopt(objects, self.node, claimed, attempt_name(), self.inputs, now())
+    @functools.cached_property
+    def inputs(self) -> Mapping[str, InputRecord]:
+        """What it will read, by role."""
+        return inputs_read(self.node, {key: commit for key, (_, commit) in self.commits.items()})
 
-    def task(self, claimed: Claim, objects: ObjectStore, commits: Mapping[str, tuple[Node, Commit]], run: str) -> Task:
+    def begin(self, objects: ObjectStore) -> tuple[Claim, Commit | None]:
+        """Ask for the right to run it; then the commit of an equal result, if that is taken instead.
+
+        Raises:
+            InputError: when its inputs do not fit, as its `ready=` says. What it has counts still, and nobody holds its
+                lease.
+        """
+        if self.look.commit is not None or self.look.damage or self.look.fallen:
+            self._ask(objects)
+            if not self.ended:
+                end(objects, self.node, self.look, self.reasons, self.why)
+                self.ended = True
+        claimed = claim(objects, self.node, self.waiting, self.look, self.resolved())
+        if claimed.lease is None:
+            return claimed, None
+        try:
+            if not self.forced and not claimed.look.begins_anew:
+                adopted = adopt(objects, self.node, claimed, attempt_name(), self.inputs, now())
+                if adopted is not None:
+                    return claimed, adopted
+            self._ask(objects)  # not sooner: where another's result is taken nothing starts
+        except BaseException:
+            claimed.lease.release()
+            raise
+        return claimed, None
+
+    def _ask(self, objects: ObjectStore) -> None:
+        """See that its inputs fit; they are the same at each of its attempts."""
+        if not self.asked:
+            refuse_unready(objects, self.node, self.commits)
+            self.asked = True
+
+    def task(self, claimed: Claim, objects: ObjectStore, run: str) -> Task:
         """What is to be run now.
 
         Args:
-            commits: the dependencies, by key.
             run: what no other run is called.
         """
         number = claimed.look.number
@@ -67,7 +104,7 @@ class Ready:
             attempt=attempt_name(),
             number=number,
             objects=objects,
-            commits=commits,
+            commits=self.commits,
             inputs=self.inputs,
             salt=salt if self.forced or claimed.look.begins_anew else "",
         )

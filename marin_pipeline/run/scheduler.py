@@ -32,8 +32,7 @@ from marin_pipeline.run.origin import RunOrigin
 from marin_pipeline.run.outcome import Notice, Settled, why_blocked
 from marin_pipeline.run.pending import Attempt, Ready
 from marin_pipeline.run.plan import Policy, assess, is_drifted, takeable
-from marin_pipeline.run.protocol import Claim, LeaseLost, end, publish
-from marin_pipeline.run.task import inputs_read
+from marin_pipeline.run.protocol import Claim, LeaseLost, publish
 from marin_pipeline.run.transfer import Budget, Transfers
 from marin_pipeline.store import layout
 from marin_pipeline.store.clock import now
@@ -235,16 +234,18 @@ class Scheduler:
             self._left.difference_update(left)
             self._frontier.recall(left)
             return
-        commits = {key: commit for key in node.depends_on if (commit := self._settled[key].commit) is not None}
-        sizes = {self._graph.nodes[key].name: commit.bytes for key, commit in commits.items()}
+        commits = {
+            key: (self._graph.nodes[key], commit)
+            for key in node.depends_on
+            if (commit := self._settled[key].commit) is not None
+        }
+        sizes = {each.name: commit.bytes for each, commit in commits.values()}
         if blocked := blocked or self._budget.refusal(sizes):
             self._block(node, blocked)
             return
-        if found.commit is not None or found.damage or found.fallen:
-            end(self._objects, node, found, reasons, self._reason)
         waiting = Waiting(self._objects, layout.lease(node.id, node.key), self._lease_life, self._clock)
         forced = node.key in policy.force
-        self._ready.append(Ready(node, found, waiting, reasons, inputs_read(node, commits), forced))
+        self._ready.append(Ready(node, found, waiting, reasons, commits, forced, self._reason))
 
     def _held(self) -> str:
         """Why nothing new is started; empty when it is."""
@@ -328,12 +329,7 @@ class Scheduler:
             lease.release()
             return
         try:
-            commits = {
-                key: (self._graph.nodes[key], commit)
-                for key in node.depends_on
-                if (commit := self._settled[key].commit) is not None
-            }
-            task = ready.task(claimed, self._objects, commits, self._run)
+            task = ready.task(claimed, self._objects, self._run)
             if ready.forced and not ready.cleared:
                 self._objects.delete(task.work)
                 ready.cleared = True

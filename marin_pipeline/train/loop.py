@@ -19,14 +19,14 @@ import jax
 import numpy as np
 
 from marin_pipeline.core.errors import MarinError
-from marin_pipeline.data.loader import Loader
+from marin_pipeline.data.loader import Loaded, Loader
 from marin_pipeline.data.order import TrainingOrder
 from marin_pipeline.data.read_ledger import Entry, ReadLedger
 from marin_pipeline.data.sequences import SequenceSource
 from marin_pipeline.train import checkpoint, metrics
 from marin_pipeline.train.checkpoint import Snapshot
 from marin_pipeline.train.feed import needed_rows, placed
-from marin_pipeline.train.program import Program
+from marin_pipeline.train.program import Arrays, Program
 from marin_pipeline.train.saver import Saver
 
 PROGRESS_SECONDS = 0.5
@@ -61,6 +61,7 @@ class Run:
         order: TrainingOrder,
         described: Callable[[int], dict[str, Any]],
         start: Snapshot | None,
+        on_read: Callable[[Loaded], None] = lambda loaded: None,
         workers: int = 2,
     ) -> None:
         """Make the initial state, or lay out that of `start`.
@@ -68,6 +69,7 @@ class Run:
         Args:
             sources: of the order, by place.
             described: what made the state at a step, for its checkpoint.
+            on_read: told of each batch that was read.
             workers: threads that read ahead.
 
         Raises:
@@ -77,6 +79,7 @@ class Run:
         self._recipe = program.recipe
         self._sources = sources
         self._order = order
+        self._on_read = on_read
         self._workers = workers
         self._described = described
         if start is None:
@@ -106,6 +109,7 @@ class Run:
         with self._loader(watcher) as loader:
             for loaded in loader:
                 read = self._read.record(loaded.step, loaded.ids, self._needed)
+                self._on_read(loaded)
                 rows = placed(loaded.rows, self._needed, self._program.batch_sharding, self._order.batch_size)
                 self._state, measured = self._program.update(self._state, rows, self._step)
                 handed = _Pending(self._step, read, measured)
@@ -126,6 +130,11 @@ class Run:
         clock.write(self._step)
         watcher.progress(last, last, "steps", loss=self._loss, tokens_per_second=clock.rate)
         return snapshot
+
+    @property
+    def arrays(self) -> Arrays:
+        """The state on the devices."""
+        return self._state
 
     def snapshot(self) -> Snapshot:
         """The state as it is now, in host memory."""
@@ -151,8 +160,8 @@ class Run:
         loss, norm = np.asarray(pending.measured)
         if not (np.isfinite(loss) and np.isfinite(norm)):
             raise MarinError(
-                f"step {pending.step + 1}: loss {loss}, gradient norm {norm} (batch {pending.read.batch}); training has "
-                "diverged: lower learning_rate or muon_learning_rate, or lengthen warmup"
+                f"step {pending.step + 1}: loss {loss}, gradient norm {norm} (batch {pending.read.batch}); training "
+                "has diverged: lower learning_rate or muon_learning_rate, or lengthen warmup"
             )
         self._loss = metrics.short(loss)
         rate = self._recipe.optimizer.learning_rate * self._recipe.schedule.factor(pending.step)

@@ -107,7 +107,7 @@ class Program:
         padded = self.recipe.reading.packing is not None
 
         def loss_of(model: llama.Llama) -> jax.Array:
-            return mean_cross_entropy(model.hidden(read), model.output_table, predicted)
+            return mean_cross_entropy(model.hidden(read, within), model.output_table, predicted, padded=padded)
 
         with hax.axis_mapping(dict(meshes.COMPUTE)), jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             model = llama.assemble(self.recipe.model, parameters)

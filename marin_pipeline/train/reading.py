@@ -15,6 +15,9 @@ from marin_pipeline.data.mixture import Mixture, Phase, Source
 from marin_pipeline.data.shuffle import Shuffle
 from marin_pipeline.data.stream import Stream
 
+MAXIMUM_GAP = 0.5
+"""Nats a token by which the loss on text that was read may lie below that on text that was not; the default."""
+
 ONLY_SOURCE = "tokens"
 """The name of the source of a run that was given one, without a mixture."""
 

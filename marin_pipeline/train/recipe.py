@@ -153,7 +153,8 @@ def lower(
         shuffle=shuffle,
         separate_documents=separate_documents,
     )
-    check_expected(reading.stream, steps=steps, batch_size=batch_size)
+    packed = reading.packing or ()
+    check_expected(reading.stream, steps=steps, batch_size=batch_size, packed=packed)
     return Recipe(
         reading=reading,
         model=model,

@@ -1,13 +1,17 @@
-"""How fast tokens are made, kept and read: the token store beside Megatron's `.bin` and `.idx`, tokenization beside the
-tokenizer alone.
+"""How fast tokens are made, kept, read and loaded: the token store beside Megatron's `.bin` and `.idx` and Levanter's
+cache, tokenization beside the tokenizer alone, and the loader beside what a training run needs.
 
     python tests/benchmarks/loader.py --json           the last line is one JSON object
     python tests/benchmarks/loader.py --only read --rounds 1
+    python tests/benchmarks/loader.py --levanter PYTHON     PYTHON is an interpreter that has levanter
 
 Build is token ids in memory, a batch at a time, to files: `TokenWriter`, with digests and checksums, beside plain numpy
 that writes the two files of an indexed dataset. Read is 4,096 tokens from anywhere, one after another and 64 at once,
-beside a copy out of `numpy.memmap`. Tokenize is a Parquet part of documents to a part of a token store, beside bare
-`encode_batch_fast` on texts that are in memory already, in batches of the same size; and again with one document alone.
+beside a copy out of `numpy.memmap` and, where it is given, `TreeCache.get_flat_field_batch`. Tokenize is a Parquet part
+of documents to a part of a token store, beside bare `encode_batch_fast` on texts that are in memory already, in batches
+of the same size; and again with one document alone. Load is the loader with its defaults: batches of 16 x 4,096 tokens,
+and of the quick start's 8 x 128, from the store as it lies here, and with 50 ms added to each read (loading.py); the
+quick start's need is what a short run of it says.
 Each side of a round is a process of its own, whose clock starts when its inputs and libraries are loaded; they take
 turns, and a ratio is the median of the rounds' ratios. All files lie in memory, so that no disk is measured.
 """
@@ -15,6 +19,7 @@ turns, and a ratio is the median of the rounds' ratios. All files lie in memory,
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -24,7 +29,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +39,8 @@ from executor import measured
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
+
+import loading  # noqa: E402 - needs the line above
 
 MEMORY = "/dev/shm"
 MB = 1e6
@@ -45,6 +52,10 @@ TEXT_BYTES, TRAINING_BYTES, VOCABULARY = 24_000_000, 2_000_000, 16_384
 
 OF_BARE = 0.9
 """The target: MB per CPU second, of what `encode_batch_fast` alone has."""
+FAR_TOKENS = 200_000
+"""The target: tokens a second with 50 ms added to each read."""
+TIMES_THE_NEED = 20
+"""The target: tokens a second as often as the quick start reads them."""
 
 Figures = dict[str, Any]
 
@@ -102,16 +113,20 @@ def read_starts() -> np.ndarray:
     return (mix64(np.arange(READS, dtype=np.uint64)) % np.uint64(TOKENS - READ_TOKENS)).astype(np.int64)
 
 
-def read_ours(folder: Path, at_once: int = 1) -> Callable[[], Figures]:
+def opened(folder: Path) -> Any:
+    """The artifact of a store that this benchmark wrote."""
     from marin_pipeline import local_artifact
     from marin_pipeline.data.schema import Tokens
     from marin_pipeline.data.token_ledger import LEDGER_FILE, Ledger
-    from marin_pipeline.data.token_store import TokenStore
 
     ledger = Ledger.from_json((folder / LEDGER_FILE).read_text())
-    store = TokenStore(
-        local_artifact(folder, Tokens(LEDGER_FILE, ledger.tokens, ledger.documents, ledger.bytes, 2**16, 0))
-    )
+    return local_artifact(folder, Tokens(LEDGER_FILE, ledger.tokens, ledger.documents, ledger.bytes, 2**16, 0))
+
+
+def read_ours(folder: Path, at_once: int = 1) -> Callable[[], Figures]:
+    from marin_pipeline.data.token_store import TokenStore
+
+    store = TokenStore(opened(folder))
     starts = read_starts()
     store.read(0, 1)
 
@@ -174,6 +189,14 @@ def tokenize_bare(folder: Path) -> Callable[[], Figures]:
     return run
 
 
+def load(shape: loading.Shape, far: bool, workers: int = 2) -> Callable[[Path], Callable[[], Figures]]:
+    def side(folder: Path) -> Callable[[], Figures]:
+        store = (loading.FarStore if far else loading.TokenStore)(opened(folder))
+        return loading.loads(store, shape, shape.far_batches if far else shape.near_batches, workers)
+
+    return side
+
+
 SIDES: dict[str, Callable[[Path], Callable[[], Figures]]] = {
     "build_ours": build_ours,
     "build_plain": build_plain,
@@ -182,6 +205,11 @@ SIDES: dict[str, Callable[[Path], Callable[[], Figures]]] = {
     "read_plain": read_plain,
     "tokenize_ours": tokenize_ours,
     "tokenize_bare": tokenize_bare,
+    "load_near": load(loading.LARGE, far=False),
+    "load_far": load(loading.LARGE, far=True),
+    "load_small_near": load(loading.SMALL, far=False),
+    "load_small_far": load(loading.SMALL, far=True),
+    "load_small_far_many_workers": load(loading.SMALL, far=True, workers=loading.MANY_WORKERS),
 }
 
 
@@ -203,12 +231,15 @@ def one_side(name: str, folder: Path) -> Figures:
     return found
 
 
-def in_turns(sides: dict[str, Path], rounds: int, clean: Callable[[], None] = lambda: None) -> dict[str, list[Figures]]:
+def in_turns(
+    sides: Mapping[str, Path | Callable[[], Figures]], rounds: int, clean: Callable[[], None] = lambda: None
+) -> dict[str, list[Figures]]:
     """Rounds of the sides, each of which has a turn to be first; they must find the same."""
     runs: dict[str, list[Figures]] = {name: [] for name in sides}
     for number in range(rounds):
         for name in list(sides) if number % 2 == 0 else reversed(list(sides)):
-            runs[name].append(one_side(name, sides[name]))
+            side = sides[name]
+            runs[name].append(one_side(name, side) if isinstance(side, Path) else side())
             clean()
         same = {
             json.dumps({key: run[-1].get(key) for key in ("bytes", "tokens", "reads", "total")})
@@ -231,14 +262,14 @@ def memory(runs: list[Figures]) -> int:
 # The parts -----------------------------------------------------------------------------------------------------------
 
 
-def build(folder: Path, rounds: int) -> Figures:
+def build(folder: Path, parsed: argparse.Namespace) -> Figures:
     """Token ids to files."""
 
     def clean() -> None:
         for name in ("ours", "plain"):
             shutil.rmtree(folder / name, ignore_errors=True)
 
-    runs = in_turns({"build_ours": folder / "ours", "build_plain": folder / "plain"}, rounds, clean)
+    runs = in_turns({"build_ours": folder / "ours", "build_plain": folder / "plain"}, parsed.rounds, clean)
     ours, plain = runs["build_ours"], runs["build_plain"]
     return {
         "build_mb_per_second": round(median(ours, "bytes", "seconds", MB), 1),
@@ -249,28 +280,65 @@ def build(folder: Path, rounds: int) -> Figures:
     }
 
 
-def read(folder: Path, rounds: int) -> Figures:
-    """Random reads of a store of four parts, and of one `.bin`."""
+def write_store(folder: Path) -> None:
+    """A store of four parts."""
     from marin_pipeline.data.token_ledger import LEDGER_FILE, Ledger
     from marin_pipeline.data.token_writer import TokenWriter
 
-    ours, plain = folder / "ours", folder / "plain"
     batches, parts = token_batches(), []
     for number in range(4):
-        writer = TokenWriter(ours / f"part-{number}", 2**16)
+        writer = TokenWriter(folder / f"part-{number}", 2**16)
         for tokens, ends in itertools.islice(batches, TOKENS // BATCH_TOKENS // 4):
             writer.append(tokens, ends)
         parts.append(writer.finish(0))
-    (ours / LEDGER_FILE).write_text(Ledger(tuple(parts), "uint16", 2**16, 0, "0" * 64).to_json())
+    (folder / LEDGER_FILE).write_text(Ledger(tuple(parts), "uint16", 2**16, 0, "0" * 64).to_json())
+
+
+def read(folder: Path, parsed: argparse.Namespace) -> Figures:
+    """Random reads of a store of four parts, of one `.bin`, and of Levanter's cache."""
+    ours, plain, cache = folder / "ours", folder / "plain", folder / "levanter"
+    write_store(ours)
     build_plain(plain)()
-    runs = in_turns({"read_ours": ours, "read_many_ours": ours, "read_plain": plain}, rounds)
-    return {
+    sides: dict[str, Path | Callable[[], Figures]] = {
+        "read_ours": ours,
+        "read_many_ours": ours,
+        "read_plain": plain,
+    }
+    if parsed.levanter:
+        theirs = functools.partial(loading.levanter, parsed.levanter, cache, read_starts(), READ_TOKENS)
+        theirs(1, str(plain / "tokens.bin"))
+        sides["read_levanter"] = functools.partial(theirs, 1)
+        sides["read_many_levanter"] = functools.partial(theirs, READS_AT_ONCE)
+    runs = in_turns(sides, parsed.rounds)
+    figures: Figures = {
         "reads_per_second": round(median(runs["read_ours"], "reads", "seconds")),
         "reads_at_once_per_second": round(median(runs["read_many_ours"], "reads", "seconds")),
         "plain_reads_per_second": round(median(runs["read_plain"], "reads", "seconds")),
         "reads_rss_mib": memory(runs["read_ours"] + runs["read_many_ours"]),
         "plain_reads_rss_mib": memory(runs["read_plain"]),
     }
+    if parsed.levanter:
+        one, many = runs["read_levanter"], runs["read_many_levanter"]
+        figures |= {
+            "levanter_reads_per_second": round(median(one, "reads", "seconds")),
+            "levanter_reads_at_once_per_second": round(median(many, "reads", "seconds")),
+            "levanter_reads_rss_mib": memory(one + many),
+        }
+    return figures
+
+
+def load_all(folder: Path, parsed: argparse.Namespace) -> Figures:
+    """The loader: tokens a second near and far, and how often that is what the quick start needs."""
+    store = folder / "ours"
+    write_store(store)
+    names = [name for name in SIDES if name.startswith("load_")]
+    runs = {name: in_turns({name: store}, parsed.rounds)[name] for name in names}
+    figures: Figures = {f"{name}_tokens_per_second": round(median(runs[name], "tokens", "seconds")) for name in names}
+    figures["load_rss_mib"] = memory([run for name in names for run in runs[name]])
+    consumed = parsed.consumed or loading.quickstart_rate(folder)
+    figures["quickstart_tokens_per_second"] = round(consumed)
+    figures["load_times_quickstart"] = round(figures["load_small_near_tokens_per_second"] / consumed, 1)
+    return figures
 
 
 def corpus(size: int) -> list[str]:
@@ -287,7 +355,7 @@ def corpus(size: int) -> list[str]:
     return texts
 
 
-def tokenize(folder: Path, rounds: int) -> Figures:
+def tokenize(folder: Path, parsed: argparse.Namespace) -> Figures:
     """Documents to tokens: many, and then one that is as long as all of them."""
     from marin_pipeline.data.document import make_document, sort_key
     from marin_pipeline.data.tokenizer import train_bpe
@@ -309,7 +377,7 @@ def tokenize(folder: Path, rounds: int) -> Figures:
                 writer.add(document)
         runs = in_turns(
             {"tokenize_ours": here, "tokenize_bare": here},
-            rounds if kind == "many" else 1,
+            parsed.rounds if kind == "many" else 1,
             lambda here=here: shutil.rmtree(here / "tokens", ignore_errors=True),
         )
         ours, bare = runs["tokenize_ours"], runs["tokenize_bare"]
@@ -327,22 +395,35 @@ def tokenize(folder: Path, rounds: int) -> Figures:
     return figures
 
 
-PARTS: dict[str, Callable[[Path, int], Figures]] = {"build": build, "read": read, "tokenize": tokenize}
+PARTS: dict[str, Callable[[Path, argparse.Namespace], Figures]] = {
+    "build": build,
+    "read": read,
+    "tokenize": tokenize,
+    "load": load_all,
+}
+TARGETS: dict[str, float] = {
+    "tokenize_of_bare": OF_BARE,
+    "load_far_tokens_per_second": FAR_TOKENS,
+    "load_times_quickstart": TIMES_THE_NEED,
+}
+"""The least that each should be."""
 
 
 def held_against_targets(figures: Figures) -> dict[str, Figures]:
     """Each target: what was measured, and whether it is met."""
-    found: dict[str, Figures] = {}
-    if "tokenize_of_bare" in figures:
-        value = figures["tokenize_of_bare"]
-        found["tokenize_of_bare"] = {"measured": value, "at_least": OF_BARE, "ok": value >= OF_BARE}
-    return found
+    return {
+        name: {"measured": figures[name], "at_least": least, "ok": figures[name] >= least}
+        for name, least in TARGETS.items()
+        if name in figures
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--only", action="append", choices=tuple(PARTS), help="this part only; may be repeated")
+    parser.add_argument("--levanter", metavar="PYTHON", help="an interpreter that has levanter; else it is left out")
+    parser.add_argument("--consumed", type=float, help="tokens a second of the quick start (default: it is run)")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--folder", help="where all files lie (default: in memory, where there is /dev/shm)")
     parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
@@ -354,14 +435,14 @@ def main() -> None:
     above = parsed.folder or (MEMORY if os.access(MEMORY, os.W_OK) else None)
     for part in parsed.only or PARTS:
         with tempfile.TemporaryDirectory(prefix="marin-benchmark-", dir=above) as name:
-            figures |= PARTS[part](Path(name), parsed.rounds)
+            figures |= PARTS[part](Path(name), parsed)
     figures["targets"] = held_against_targets(figures)
     if parsed.json:
         print(json.dumps(figures))
         return
     for name, value in figures.items():
         if name != "targets":
-            print(f"{name:<32}{value:>12}")
+            print(f"{name:<42}{value:>12}")
     missed = [name for name, each in figures["targets"].items() if not each["ok"]]
     print(f"targets: {len(figures['targets']) - len(missed)} met", *(f"missed: {name}" for name in missed), sep="\n")
 

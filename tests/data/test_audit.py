@@ -158,6 +158,8 @@ class _Altered(Loader):
                 batch.sequences[[0, place]] = batch.sequences[[place, 0]]
             case "an id beyond the source":
                 batch.sequences[-1] += 10**6
+            case "a row of another host":
+                batch.sequences[0] += 1
             case "another epoch":
                 batch.epochs[-1] += 1
             case "a row fewer":
@@ -188,6 +190,17 @@ def test_each_other_defect_is_caught_and_named(way: str, problem: str, hosts: in
     report = _audit(loader, one_source(240, 24), [Counted(240)], hosts=(hosts,), workers=(0,), resumes=[()])
     assert not report.ok
     assert problem in (report.rows[0].problem or "")
+
+
+def test_a_host_that_knows_another_batch_than_the_order_says_is_caught_though_its_rows_are_right() -> None:
+    loader = type("Loader", (_Altered,), {"way": "a row of another host"})
+    (row,) = _audit(loader, one_source(240, 24), [Counted(240)], hosts=(3,), workers=(0,), resumes=[()]).rows
+    assert row.problem == "step 2: the batch that 1 of 3 hosts know is not the order's"
+    assert row.other_batches == 1
+
+
+def test_no_run_is_no_proof() -> None:
+    assert not _audit(Loader, one_source(20, 6), [Counted(20)], hosts=(1,), workers=()).ok
 
 
 def test_a_loader_that_is_wrong_only_after_it_goes_on_is_caught_only_there() -> None:

@@ -174,15 +174,16 @@ def test_a_process_that_needs_no_row_is_told_the_batches(sources: list[Sequences
 def test_documents_are_there_in_every_batch_or_in_none(tmp_path: Path, sources: list[Sequences]):
     """Else the shape of the computation would depend on what a batch, or a host's part of it, draws on."""
     apart = stored(tmp_path, (True, False, False))
+    seldom = order_of({"a": "0.1", "b": "0.5", "c": "0.4"})
     seen: set[bool] = set()
-    for rows in (ALL[:1], ALL[1:2], ALL):
-        with Loader(ORDER, apart, rows=rows, start=0, stop=10) as loader:
+    for rows in (ALL[:1], ALL):
+        with Loader(seldom, apart, rows=rows, start=0, stop=10) as loader:
             for loaded in loader:
                 assert loaded.rows.documents is not None
                 for place, source, id in zip(range(6), loaded.ids.sources, loaded.ids.sequences, strict=False):
                     own = apart[source].read(np.array([id])).documents
                     assert np.array_equal(loaded.rows.documents[place], np.ones(LENGTH) if own is None else own[0])
-                seen.add(0 in loaded.ids.sources)
+                seen.add(0 in loaded.batch.sources)
     assert seen == {True, False}
     with Loader(ORDER, sources, rows=ALL, start=0, stop=2) as loader:
         assert [loaded.rows.documents for loaded in loader] == [None, None]

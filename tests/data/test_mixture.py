@@ -19,7 +19,7 @@ from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.mixture import Mixture, Phase, Source, Weight, exact, shares
 from marin_pipeline.data.split import Split
 from marin_pipeline.data.stream import Stream
-from marin_pipeline.data.supply import check_expected, check_tokens
+from marin_pipeline.data.supply import Held, check_expected, check_held
 
 
 def _mixture(*phases: tuple[int, Mapping[str, Weight]], **fields: int | None) -> Mixture:
@@ -393,24 +393,28 @@ def _supply(max_epochs: int | None = 1, **expected: int) -> Stream:
     return Stream(Mixture(sources, (Phase(0, {"web": 0.75, "code": 0.25}),)), 10)
 
 
+def _cut(**tokens: int) -> dict[str, Held]:
+    return {name: Held.cut(count, 10) for name, count in tokens.items()}
+
+
 def test_a_run_that_reads_exactly_what_its_sources_hold_is_let_through() -> None:
     # 20 steps of 4 sequences: 60 of the one, 20 of the other, each with one token more as the last target.
-    check_tokens(_supply(), {"web": 601, "code": 201}, steps=20, batch_size=4)
+    check_held(_supply(), _cut(web=601, code=201), steps=20, batch_size=4)
     check_expected(_supply(web=601, code=201), steps=20, batch_size=4)
-    check_tokens(_supply(2), {"web": 301, "code": 101}, steps=20, batch_size=4)
-    check_tokens(_supply(None), {"web": 11, "code": 11}, steps=10**6, batch_size=4)
+    check_held(_supply(2), _cut(web=301, code=101), steps=20, batch_size=4)
+    check_held(_supply(None), _cut(web=11, code=11), steps=10**6, batch_size=4)
     check_expected(_supply(web=601), steps=20, batch_size=4)
 
 
 def test_a_source_too_small_is_refused_with_what_it_has_what_is_read_and_what_to_do() -> None:
     with pytest.raises(InputError) as refused:
-        check_tokens(_supply(2), {"web": 601, "code": 100}, steps=20, batch_size=4)
+        check_held(_supply(2), _cut(web=601, code=100), steps=20, batch_size=4)
     assert str(refused.value) == (
         "source 'code' of the mixture holds 100 tokens, 9 sequences of 10; 20 steps of 4 sequences read 20 from it, "
         "2.222 epochs, and its max_epochs is 2; lower its weight, raise max_epochs to 3, or train for at most 18 steps"
     )
-    check_tokens(_supply(2), {"web": 601, "code": 100}, steps=18, batch_size=4)
-    check_tokens(_supply(3), {"web": 601, "code": 100}, steps=20, batch_size=4)
+    check_held(_supply(2), _cut(web=601, code=100), steps=18, batch_size=4)
+    check_held(_supply(3), _cut(web=601, code=100), steps=20, batch_size=4)
 
 
 def test_a_source_expected_to_be_too_small_is_refused_before_it_is_made() -> None:
@@ -422,7 +426,7 @@ def test_a_source_expected_to_be_too_small_is_refused_before_it_is_made() -> Non
 
 def test_missing_unknown_and_empty_sources_are_told_together() -> None:
     with pytest.raises(InputError) as refused:
-        check_tokens(_supply(), {"code": 0, "books": 500}, steps=20, batch_size=4)
+        check_held(_supply(), _cut(code=0, books=500), steps=20, batch_size=4)
     missing, unknown, empty = str(refused.value).splitlines()
     assert "source 'web' of the mixture is missing" in missing
     assert "the tokens 'books' are given, and no source of the mixture has that name" in unknown
@@ -433,13 +437,42 @@ def test_missing_unknown_and_empty_sources_are_told_together() -> None:
 
 def test_a_source_shorter_than_a_sequence_is_refused_even_if_its_turn_never_comes() -> None:
     with pytest.raises(InputError, match=r"'code' of the mixture holds 10 tokens, less than .*shorter sequence length"):
-        check_tokens(_supply(None), {"web": 601, "code": 10}, steps=0, batch_size=1)
+        check_held(_supply(None), _cut(web=601, code=10), steps=0, batch_size=1)
+
+
+@given(tokens=st.integers(0, 400), length=st.integers(1, 30))
+def test_tokens_that_are_cut_make_as_many_sequences_as_have_all_their_targets(tokens: int, length: int) -> None:
+    held = Held.cut(tokens, length)
+    assert held.tokens == tokens
+    assert held.sequences == sum(start + length < tokens for start in range(0, tokens, length))
+
+
+def test_rows_that_are_packed_are_counted_as_the_plan_has_them() -> None:
+    """Padding makes more rows of the same tokens than there are sequences in them."""
+    packed = {"web": Held(550, 60), "code": Held(70, 10)}
+    check_held(_supply(2), packed, steps=20, batch_size=4)
+    with pytest.raises(InputError) as refused:
+        check_held(_supply(1), packed, steps=20, batch_size=4)
+    assert str(refused.value) == (
+        "source 'code' of the mixture holds 70 tokens, 10 sequences of 10; 20 steps of 4 sequences read 20 from it, "
+        "2 epochs, and its max_epochs is 1; lower its weight, raise max_epochs to 2, or train for at most 10 steps"
+    )
+    with pytest.raises(InputError, match=r"'code' of the mixture holds 0 tokens, .*; leave it out"):
+        check_held(_supply(1), {**packed, "code": Held(0, 0)}, steps=1, batch_size=4)
+
+
+def test_what_is_expected_of_packed_sources_is_judged_by_their_plan_alone() -> None:
+    with pytest.raises(InputError, match=r"'web' .*\n.*'code' "):
+        check_expected(_supply(web=550, code=70), steps=20, batch_size=4)
+    with pytest.raises(InputError, match=r"\Asource 'code' [^\n]*\Z"):
+        check_expected(_supply(web=550, code=70), steps=20, batch_size=4, packed=["web"])
+    check_expected(_supply(web=550, code=70), steps=20, batch_size=4, packed=["web", "code"])
 
 
 def test_of_many_problems_the_first_ten_are_told_and_counted() -> None:
     stream = Stream(_mixture((0, _uneven(500))), 10)
     with pytest.raises(InputError) as refused:
-        check_tokens(stream, {}, steps=1, batch_size=1)
+        check_held(stream, {}, steps=1, batch_size=1)
     *told, more = str(refused.value).splitlines()
     assert len(told) == 10
     assert more == "and 490 more like these"

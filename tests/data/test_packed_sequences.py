@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,6 +87,18 @@ def test_a_document_opens_with_its_end_token_whatever_lies_before_it(tmp_path: P
     assert rows.targets.tolist() == [[19, 20, 21, 5, 6, 7, 8, 9], [*range(11, 19)]]
     assert rows.documents is not None
     assert rows.documents.tolist() == [[1, 1, 1, 2, 2, 2, 3, 3], [1] * 8]
+
+
+def test_threads_read_what_one_reader_reads(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    parts = [[random.integers(1, 99, length).tolist() for length in random.integers(0, 40, 50)] for _ in range(4)]
+    store, packing = packed(tmp_path, parts, 16)
+    expected = PackedSequences(store, packing).read(np.arange(packing.value.rows))
+    sequences = PackedSequences(store, packing)
+    with ThreadPoolExecutor(8) as pool:
+        read = list(pool.map(lambda row: sequences.read(np.array([row])), range(len(sequences))))
+    np.testing.assert_array_equal(np.concatenate([rows.inputs for rows in read]), expected.inputs)
+    np.testing.assert_array_equal(np.concatenate([rows.targets for rows in read]), expected.targets)
 
 
 PLAIN = [[[1, 2, 3], [4, 5]], [[6] * 20, [7]]]

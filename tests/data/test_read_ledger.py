@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -147,30 +149,32 @@ def test_entries_from_before_and_at_the_start_are_told_apart() -> None:
         ReadLedger(order, Entry(0, "", 3, "0" * 16))
 
 
-class _Stuck(TrainingOrder):
-    """An order whose epochs begin again after a few sequences: what it gives, it gives twice."""
+class _Broken(TrainingOrder):
+    """An order that gives one batch in place of another, or a sequence of a batch twice."""
 
-    turn = 5
+    instead: Mapping[int, int] = MappingProxyType({})
+    twice: int | None = None
 
-    def between(self, start: int, stop: int) -> Batch:
-        batch = super().between(start, stop)
-        return replace(batch, sequences=batch.sequences % self.turn)
+    def batch(self, step: int) -> Batch:
+        batch = super().batch(self.instead.get(step, step))
+        if step == self.twice:
+            batch.sequences[-1] = batch.sequences[0]
+        return batch
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_second_reading_in_one_epoch_stops_the_run(resumed: bool) -> None:
+@pytest.mark.parametrize(
+    ("start", "instead", "twice"),
+    [(0, {}, 2), (0, {2: 1}, None), (2, {}, 2), (2, {2: 1}, None), (2, {4: 2}, None), (13, {14: 11}, None)],
+)
+def test_a_second_reading_in_one_epoch_stops_the_run(start: int, instead: dict[int, int], twice: int | None) -> None:
     plain = one_source(40, 4)
-    order = _Stuck(plain.stream, {"web": 40}, 4, 7)
-    entry = None
-    if resumed:
-        # What was read before the checkpoint is known from the permutation.
-        order.turn = 40
-        entry = _read(order, 3)[-1]
-        order.turn = 5
-        order.batch = lambda step: plain.batch(step if step < 3 else 1)  # pyright: ignore[reportAttributeAccessIssue]
-    ledger = ReadLedger(order, entry)
-    with pytest.raises(MarinError, match=r"step \d: sequence \d+ comes a second time in epoch 0 of source 'web'"):
-        _record(ledger, 10)
+    order = _Broken(plain.stream, {"web": 40}, 4, 7)
+    order.instead, order.twice = instead, twice
+    ledger = ReadLedger(order, _read(plain, start)[-1] if start else None)
+    wrong = max(instead, default=twice)
+    epoch = 1 if start > 10 else 0
+    with pytest.raises(MarinError, match=rf"step {wrong}: sequence \d+ comes a second time in epoch {epoch} of source"):
+        _record(ledger, 20)
 
 
 def test_an_epoch_that_ends_too_early_stops_the_run() -> None:

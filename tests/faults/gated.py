@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from marin_pipeline import Artifact, Context, ShardContext, main, step
 
@@ -81,10 +83,24 @@ def mapping(ctx: Context, before: Artifact[int], items: list[int]) -> list[int]:
     return [result.value for result in results]
 
 
+def waits_at_gate(arguments: Mapping[str, Any]) -> None:
+    assert arguments["before"].value == 7
+    pass_gate("asking")
+
+
+@step(ready=waits_at_gate)
+def asked(ctx: Context, before: Artifact[int]) -> int:
+    """Is asked whether it may start, and waits with the answer."""
+    (ctx.out / "asked.txt").write_text(str(before.value))
+    return before.value
+
+
 def build(kind: str = "plain") -> Artifact[int] | Artifact[list[str]] | Artifact[list[int]]:
     before = begin(seed=7)
     if kind == "plain":
         return plain(before=before)
+    if kind == "asked":
+        return asked(before=before)
     if kind == "listening":
         return listening(before=before, parts=3)
     return mapping(before=before, items=[0, 1, 2])

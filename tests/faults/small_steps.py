@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from marin_pipeline import Artifact, Context, ShardContext, step
+from marin_pipeline.core.errors import InputError
 
 OUTER = "MARIN_TEST_OUTER"
 
@@ -64,7 +66,12 @@ def mapped(ctx: Context, before: Artifact[Any], items: list[int]) -> list[int]:
     return [result.value for result in results]
 
 
-@step
+def joinable(arguments: Mapping[str, Any]) -> None:
+    if None in [part.value for part in arguments["parts"]]:
+        raise InputError("parts: one has no value")
+
+
+@step(ready=joinable)
 def end(ctx: Context, parts: list[Artifact[Any]]) -> str:
     return " | ".join(str(part.value) for part in parts)
 

@@ -59,3 +59,35 @@ def test_a_killed_resumable_step_goes_on_from_its_finished_parts(scene: Scene) -
     assert code == 0
     assert (scene.gate / "made-part-0").read_text() == "x"
     assert {name: step["digest"] for name, step in steps.items()} == scene.undisturbed()
+
+
+def test_a_driver_killed_while_a_step_is_asked_has_started_nothing_and_the_rerun_asks_again(scene: Scene) -> None:
+    scene.kind = "asked"
+    driver = scene.start()
+    assert scene.at_gate("asking") == driver.pid
+    driver.kill()
+    driver.wait()
+    assert not scene.only("asked/.*/(attempts|commits|failures)/")
+    again = scene.start()
+    assert scene.at_gate("asking", but=(driver.pid,)) == again.pid
+    scene.open_gate()
+    code, steps = scene.finish(again)
+    assert code == 0
+    assert {name: step["status"] for name, step in steps.items()} == {"begin": "cached", "asked": "done"}
+    assert {name: step["digest"] for name, step in steps.items()} == scene.undisturbed()
+
+
+def test_a_driver_killed_while_a_forced_step_is_asked_has_ended_nothing(scene: Scene) -> None:
+    scene.kind = "asked"
+    scene.gate.mkdir()
+    scene.open_gate()
+    first = scene.start()
+    assert scene.finish(first)[0] == 0
+    (scene.gate / "open").unlink()
+    forced = scene.start("--force", "asked")
+    scene.at_gate("asking", but=(first.pid,))
+    forced.kill()
+    forced.wait()
+    code, steps = scene.finish(scene.start())
+    assert code == 0
+    assert {step["status"] for step in steps.values()} == {"cached"}

@@ -12,6 +12,7 @@ import pytest
 
 from marin_pipeline.models import llama
 from marin_pipeline.models.config import LlamaConfig
+from marin_pipeline.models.loss import mean_cross_entropy
 
 CONFIG = LlamaConfig(vocabulary=96, width=32, layers=2, heads=4, key_value_heads=2, feed_forward=48, rope_theta=100.0)
 
@@ -62,10 +63,15 @@ def reference_logits(config: LlamaConfig, arrays: dict[str, np.ndarray], tokens:
     return norm(x, arrays["norm"]) @ arrays.get("head", arrays["embedding"]).T
 
 
-def logits(config: LlamaConfig, arrays: dict[str, Any], tokens: np.ndarray) -> np.ndarray:
+def named(values: np.ndarray) -> hax.NamedArray:
+    return hax.named(values, ("batch", "position"))
+
+
+def logits(
+    config: LlamaConfig, arrays: dict[str, Any], tokens: np.ndarray, documents: np.ndarray | None = None
+) -> np.ndarray:
     def compute(arrays: dict[str, Any]) -> jax.Array:
-        named = hax.named(tokens, ("batch", "position"))
-        out = llama.assemble(config, arrays).logits(named)
+        out = llama.assemble(config, arrays).logits(named(tokens), None if documents is None else named(documents))
         return out.rearrange(("batch", "position", "vocabulary")).array
 
     return np.asarray(jax.jit(compute)(arrays))
@@ -91,6 +97,54 @@ def test_a_later_token_changes_nothing_before_it(arrays: dict[str, hax.NamedArra
     before, after = logits(CONFIG, arrays, tokens), logits(CONFIG, arrays, changed)
     np.testing.assert_array_equal(before[:, :7], after[:, :7])
     assert np.abs(before[:, 7] - after[:, 7]).max() > 1e-4
+
+
+def packed(random: np.random.Generator, lengths: list[int], positions: int) -> tuple[np.ndarray, np.ndarray]:
+    """A row of documents of random tokens with padding behind, and the number of the document of each."""
+    tokens = random.integers(0, CONFIG.vocabulary, (1, positions))
+    return tokens, np.array([[*np.repeat(np.arange(len(lengths)) + 1, lengths), *[0] * (positions - sum(lengths))]])
+
+
+def test_a_packed_document_has_the_logits_that_it_has_alone(arrays: dict[str, hax.NamedArray]):
+    lengths = [7, 1, 11, 4]
+    tokens, documents = packed(np.random.default_rng(3), lengths, 27)
+    found = logits(CONFIG, arrays, tokens, documents)
+    start = 0
+    for length in lengths:
+        alone = logits(CONFIG, arrays, tokens[:, start : start + length])
+        np.testing.assert_allclose(found[:, start : start + length], alone, rtol=1e-5, atol=1e-5)
+        start += length
+    assert np.isfinite(found).all()
+    # And without the mask they are others, so that the comparison can fail.
+    mixed = logits(CONFIG, arrays, tokens)
+    np.testing.assert_array_equal(mixed[:, :7], found[:, :7])
+    assert np.abs(mixed[:, 7:23] - found[:, 7:23]).max() > 1e-2
+
+
+def test_one_document_is_read_as_without_documents(arrays: dict[str, hax.NamedArray]):
+    tokens = np.random.default_rng(4).integers(0, CONFIG.vocabulary, (2, 12))
+    np.testing.assert_array_equal(logits(CONFIG, arrays, tokens, np.ones_like(tokens)), logits(CONFIG, arrays, tokens))
+
+
+def test_no_gradient_reaches_the_embeddings_of_another_document(arrays: dict[str, hax.NamedArray]):
+    # No token is in two documents, so that a row of the embedding is one document's alone.
+    tokens = np.arange(20)[None]
+    documents = np.repeat([1, 2, 3], [6, 9, 5])[None]
+    targets = np.random.default_rng(5).integers(20, CONFIG.vocabulary, (1, 20)).astype(np.int32)
+
+    def gradient(documents: np.ndarray | None, predicted: int) -> np.ndarray:
+        def loss_of(embedding: jax.Array) -> jax.Array:
+            model = llama.assemble(CONFIG, {**arrays, "embedding": hax.named(embedding, ("vocabulary", "embed"))})
+            hidden = model.hidden(named(tokens), None if documents is None else named(documents))
+            one = named(np.where(np.arange(20) == predicted, targets, -1))
+            return mean_cross_entropy(hidden, model.output_table, one, padded=True)
+
+        return np.asarray(jax.jit(jax.grad(loss_of))(arrays["embedding"].array))
+
+    for predicted, own in ((5, range(6)), (10, range(6, 11)), (15, range(15, 16))):
+        moved = np.flatnonzero(np.abs(gradient(documents, predicted)).max(axis=1))
+        assert moved.tolist() == list(own)
+    assert np.flatnonzero(np.abs(gradient(None, 10)).max(axis=1)).tolist() == list(range(11))
 
 
 def test_the_first_loss_is_near_that_of_guessing(arrays: dict[str, hax.NamedArray]):

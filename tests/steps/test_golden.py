@@ -12,8 +12,8 @@ from tests.conftest import ROOT, Program, Ran
 
 STEPS = ROOT / "steps"
 ALL = {
-    *("baselines", "dedupe", "download", "evaluate", "generate", "package_docs", "quality_filter"),
-    *("read_documents", "split_held_out", "tokenize", "train", "train_tokenizer"),
+    *("baselines", "check_disjoint", "dedupe", "download", "evaluate", "generate", "pack", "package_docs"),
+    *("quality_filter", "read_documents", "split_held_out", "tokenize", "train", "train_tokenizer"),
 }
 EXPERIMENT = """
 from pathlib import Path
@@ -140,7 +140,7 @@ CHANGED = 'is_again = document.id == previous\n            if is_again:\n       
             "train",
         ),
         ("train/schedule.py", "1 + math.cos", "1 + math.sin", "train"),
-        ("data/order.py", "permutation(self.seed, epoch", "permutation(self.seed + 1, epoch", "train"),
+        ("data/order.py", "key64(seed, salt, epoch)", "key64(seed + 1, salt, epoch)", "train"),
         ("evaluate/windows.py", "length // 2", "length // 3", "evaluate"),
     ],
 )

@@ -149,7 +149,7 @@ def test_invariant_numerics_are_refused_at_declaration(tokens: Artifact[Tokens])
     ("change", "named"),
     [
         ({"model": LlamaConfig(vocabulary=32, width=16, layers=1, heads=2, feed_forward=32)}, "model.vocabulary=32"),
-        ({"sequence_length": 5000}, "5000"),
+        ({"sequence_length": 5000}, "less than one sequence of 5,000"),
         ({"checkpoint_every": "often"}, "checkpoint_every"),
         ({"mesh": MeshShape(data=3)}, "1 devices"),
     ],
@@ -159,6 +159,13 @@ def test_what_does_not_fit_is_refused_by_name(
 ):
     with pytest.raises(InputError, match=named):
         train.fn(test_context(tmp_path), **{"tokens": tokens, "steps": 6, **SMALL, **change})
+
+
+def test_another_seed_of_the_order_does_not_go_on_from_a_checkpoint(tokens: Artifact[Tokens], tmp_path: Path):
+    with pytest.raises(Stopped):
+        train.fn(interrupted(test_context(tmp_path), stop_at=4), tokens=tokens, steps=6, **SMALL)
+    with pytest.raises(InputError, match=r"recipe\.pieces\[0\]\.data\.seed: 0, expected 5"):
+        train.fn(test_context(tmp_path), tokens=tokens, steps=6, data_seed=5, **SMALL)
 
 
 # Several sources -----------------------------------------------------------------------------------------------------

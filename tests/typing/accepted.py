@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, assert_type
 
@@ -63,7 +64,11 @@ def tokenize(ctx: Context, documents: Artifact[Documents], workers: Runtime[int]
     raise NotImplementedError
 
 
-@step
+def enough(arguments: Mapping[str, Any]) -> None:
+    assert arguments["tokens"].value.tokens
+
+
+@step(ready=enough)
 def train(ctx: Context, tokens: Artifact[Tokens], optimizer: Optimizer = Optimizer()) -> float:
     return 1.0
 

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from marin_pipeline import Artifact, Context, Documents, Tokens, step
 
 
@@ -50,4 +53,13 @@ def a_value_of_the_wrong_type(counted: Artifact[int]) -> str:
 
 @step  # pyright: ignore[reportArgumentType]
 def without_context(text: str) -> int:
+    return 1
+
+
+def says_whether(arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments)
+
+
+@step(ready=says_whether)  # pyright: ignore[reportArgumentType]
+def with_a_check_that_raises_nothing(ctx: Context) -> int:
     return 1

@@ -1,0 +1,60 @@
+"""Tokens are opened by their folder, or by what a store knows them by; anything else is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from marin_pipeline import Context, Tokens, run, step
+from marin_pipeline.core.errors import InputError, MarinError
+from marin_pipeline.data.opened import open_tokens
+from marin_pipeline.data.token_store import TokenStore
+from tests.data.token_stores import write_store
+
+
+@step
+def given_tokens(ctx: Context, folder: str) -> Tokens:
+    artifact = write_store(ctx.out, [[[5, 6, 0], [7, 0]], [[8, 0]]])
+    (Path(folder) / "ran").touch()
+    return artifact.value
+
+
+@step
+def number(ctx: Context) -> int:
+    return 3
+
+
+def test_a_folder_and_a_name_and_a_key_open_the_same_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARIN_PREFIX", str(tmp_path / "store"))
+    made = run(given_tokens(folder=str(tmp_path)).named("web-tokens"), quiet=True, backend="inline")
+    folder = tmp_path / "copy"
+    write_store(folder, [[[5, 6, 0], [7, 0]], [[8, 0]]])
+    for text in ("web-tokens", made.key[:8], str(folder)):
+        store = TokenStore(open_tokens(text))
+        assert store.read(0, store.tokens).tolist() == [5, 6, 0, 7, 0, 8, 0]
+
+
+def test_the_store_may_be_named(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "store")
+    run(given_tokens(folder=str(tmp_path)).named("web-tokens"), quiet=True, backend="inline", prefix=prefix)
+    assert TokenStore(open_tokens("web-tokens", prefix)).tokens == 7
+
+
+def test_what_is_not_tokens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARIN_PREFIX", str(tmp_path / "store"))
+    run(number().named("three"), quiet=True, backend="inline")
+    with pytest.raises(InputError, match="'three' is int, not Tokens"):
+        open_tokens("three")
+    with pytest.raises(MarinError, match="'two' is no name and no key"):
+        open_tokens("two")
+    with pytest.raises(InputError, match="no readable ledger of tokens"):
+        open_tokens(str(tmp_path))
+
+
+def test_a_part_that_is_missing_from_a_folder_is_named_when_it_is_read(tmp_path: Path) -> None:
+    write_store(tmp_path, [[[5, 6, 0]], [[7, 0]]])
+    shutil.rmtree(tmp_path / "part-1")
+    with pytest.raises(InputError, match="part-1/tokens: missing"):
+        TokenStore(open_tokens(str(tmp_path))).read(0, 5)
