@@ -130,7 +130,7 @@ def document_lines(run: RunData, document: str, source: str | None, with_text: b
         piece["text"] = text
     if as_json:
         for place, piece in zip(places, pieces, strict=True):
-            yield json.dumps({**place, "mixture_source": name, **piece})
+            yield json.dumps({**place, "source": name, **piece})
         return
     called = run.name_of(name, number)
     tokens = held.store.document_range(number)
@@ -144,19 +144,20 @@ def document_lines(run: RunData, document: str, source: str | None, with_text: b
     yield from _unnamed(run, [name])
 
 
-_COLUMNS = ("document", "tokens", "id", "collection", "name")
+_COLUMNS = ("document", "tokens", "id", "collection", "source_id")
 
 
 def _described(run: RunData, source: str, piece: Piece) -> dict[str, Any]:
     """A piece as JSON values."""
     start, stop = run.source(source).store.document_range(piece.document)
     called = run.name_of(source, piece.document)
-    names = {field: called and getattr(called, field) for field in DocumentName._fields}
+    id, collection, source_id = called or (None, None, None)
+    names = {"id": id, "collection": collection, "source_id": source_id}
     return {**piece._asdict(), "tokens": stop - start, **names}
 
 
 def _cells(piece: dict[str, Any]) -> list[str]:
-    called = [piece["id"] and piece["id"][:12], piece["source"], piece["source_id"]]
+    called = [piece["id"] and piece["id"][:12], piece["collection"], piece["source_id"]]
     return [str(piece["document"]), _range(piece), *(_printable(each or "-") for each in called)]
 
 

@@ -84,7 +84,7 @@ def test_each_piece_of_each_step_is_found_at_its_document_with_its_name(inspect:
     found: set[tuple[Any, ...]] = set()
     for (source, number), piece in names.items():
         assert piece["id"] == document_id(PAGES[source][piece["source_id"]])
-        assert piece["source"] == source
+        assert piece["collection"] == source
         for selector in (str(number), piece["id"][:12]):
             visits = lines(inspect("--document", selector, "--source", source, "--json"))
             keys = ("document", "step", "row", "sequence", "epoch", "start", "stop")
@@ -113,7 +113,17 @@ def test_a_table_tells_people_the_same(inspect: Callable[..., Said]) -> None:
     assert (code, err) == (0, "")
     head, columns, *table = out.splitlines()
     assert head.startswith(f"step 3 of {STEPS} of trained: {BATCH} rows of {LENGTH} tokens, batch ")
-    assert columns.split() == ["row", "source", "sequence", "epoch", "document", "tokens", "id", "collection", "name"]
+    assert columns.split() == [
+        "row",
+        "source",
+        "sequence",
+        "epoch",
+        "document",
+        "tokens",
+        "id",
+        "collection",
+        "source_id",
+    ]
     told = lines(inspect("--step", "3", "--json", "--text"))
     pieces = [(row, piece) for row in told for piece in row["documents"]]
     assert len(table) == 2 * len(pieces)
