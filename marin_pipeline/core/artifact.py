@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Generic, NewType, Protocol, TypeVar, get_args, get_origin
 
@@ -59,6 +59,11 @@ class Output(Protocol):
     @property
     def unpinned(self) -> Sequence[str]:
         """Names of what it was made from and no key fixes."""
+        ...
+
+    @property
+    def inputs(self) -> Mapping[str, Output]:
+        """What its step read, by role; each is looked up when it is asked for."""
         ...
 
     def value(self, annotation: Any) -> Any:
@@ -136,12 +141,28 @@ class Artifact(Reference, Generic[T_co]):
         return () if self._output is None else self._output.unpinned
 
     @property
+    def inputs(self) -> Mapping[str, Artifact[Any]]:
+        """What its step read, by role (`tokens`, `tokens[web]`), with the outputs that were read; each is looked up
+        when it is asked for. For looking back at what was made: a step takes what it reads as an argument.
+
+        Raises:
+            NotRunError: before the step has run.
+            StoreError: by a look-up, when what was read is not in the store any more.
+        """
+        return _Inputs(self.output.inputs)
+
+    @property
     def files(self) -> list[str]:
         """Relative paths of the output's files, from its manifest, sorted."""
         return sorted(self.output.files)
 
     def __truediv__(self, path: str) -> OutputFile:
         return OutputFile(self, relative_path(path))
+
+    @classmethod
+    def loaded(cls, output: Output) -> Artifact[Any]:
+        """The artifact of a committed output that is not declared here; its step names it."""
+        return Artifact(output.key, name=output.id.rpartition("/")[2].rpartition(".")[2].lower(), output=output)
 
     def named(self, name: str) -> Artifact[T_co]:
         """The same artifact under a name of `[a-z0-9_-]` and `/`. Names are not in the key.
@@ -200,6 +221,22 @@ class Artifact(Reference, Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"<artifact {self.name} {self.key[:8]}>"
+
+
+class _Inputs(Mapping[str, Artifact[Any]]):
+    """Outputs by role, as artifacts."""
+
+    def __init__(self, outputs: Mapping[str, Output]) -> None:
+        self._outputs = outputs
+
+    def __getitem__(self, role: str) -> Artifact[Any]:
+        return Artifact.loaded(self._outputs[role])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
 
 
 def _fits(kind: Any, wanted: Any) -> bool:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from marin_pipeline.core.errors import MarinError
-from marin_pipeline.data import audit
+from marin_pipeline.data import audit, inspection
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,6 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # One line a command.
     audit.add(subparsers)
+    inspection.add(subparsers)
     parsed = parser.parse_args(arguments)
     try:
         return parsed.run(parsed)

@@ -17,7 +17,7 @@ from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.data.packing import Plan, open_plan
 from marin_pipeline.data.packing_ledger import PackingLedger
 from marin_pipeline.data.schema import Packing, Stored
-from marin_pipeline.data.sequences import NO_TARGET, Rows
+from marin_pipeline.data.sequences import NO_TARGET, Piece, Rows
 from marin_pipeline.data.token_store import TokenStore
 
 
@@ -110,6 +110,34 @@ class PackedSequences:
         inputs[padding] = end_of_document
         targets[padding] = NO_TARGET
         return Rows(inputs, targets, documents)
+
+    def pieces(self, sequence: int) -> list[Piece]:
+        """What a row predicts, by document; what comes after them is padding.
+
+        Raises:
+            InputError: for a row that the plan does not have, or a part of plan or tokens that was changed or lost.
+        """
+        row, found = self.row(sequence), list[Piece]()
+        for start, length in zip(row.starts.tolist(), row.lengths.tolist(), strict=True):
+            document = self.store.document_at(start)
+            within = start - self.store.document_range(document)[0]
+            found.append(Piece(document, within, within + length))
+        return found
+
+    def sequences_of(self, document: int) -> list[int]:
+        """The rows with a piece of a document, in the order of the pieces; looks through the plan of its part.
+
+        Raises:
+            InputError: for a document that the store does not have, or a plan that was changed or lost.
+        """
+        begin, end = self.store.document_range(document)
+        part = self.store.ledger.part_of_document(document)
+        plan, first = self._plan(part), self.store.ledger.token_starts[part]
+        starts = plan.pieces[:, 0]
+        found = np.flatnonzero((starts >= begin - first) & (starts < end - first))
+        found = found[np.argsort(starts[found], kind="stable")]
+        rows = np.searchsorted(plan.places, found, side="right") - 1
+        return (rows + self.ledger.row_starts[part]).tolist()
 
     def _plan(self, part: int) -> Plan:
         with self._lock:

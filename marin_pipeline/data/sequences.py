@@ -6,8 +6,9 @@ sequence lies depends on nothing but its number.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -39,6 +40,32 @@ class SequenceSource(Protocol):
     def __len__(self) -> int: ...
     def read(self, ids: np.ndarray, /) -> Rows:
         """Sequences by number; several threads may read at once."""
+        ...
+
+
+class Piece(NamedTuple):
+    """What a sequence predicts of one document: its tokens [start, stop), counted from the document's first one."""
+
+    document: int
+    """Its number in the store."""
+    start: int
+    stop: int
+
+
+class DocumentSource(SequenceSource, Protocol):
+    """Sequences of which it can be told what documents they are made of."""
+
+    @property
+    def store(self) -> TokenStore:
+        """Where their tokens lie."""
+        ...
+
+    def pieces(self, sequence: int, /) -> list[Piece]:
+        """What a sequence predicts, one piece after another from its first position on."""
+        ...
+
+    def sequences_of(self, document: int, /) -> Sequence[int]:
+        """The sequences with a piece of a document, in the order of the pieces."""
         ...
 
 
@@ -78,3 +105,37 @@ class Sequences:
         begins = inputs == self.store.ledger.end_of_document
         begins[:, :1] = True
         return Rows(inputs, targets, np.cumsum(begins, axis=1, dtype=np.int32))
+
+    def pieces(self, sequence: int) -> list[Piece]:
+        """What a sequence predicts, by document. The first token of a store is the one that none predicts.
+
+        Raises:
+            InputError: for a number that the store does not have.
+        """
+        if not 0 <= sequence < len(self):
+            raise InputError(f"sequence {sequence} of a store that has {len(self)}, numbered from 0")
+        position = sequence * self.sequence_length + 1
+        end = position + self.sequence_length
+        found: list[Piece] = []
+        document = self.store.document_at(position)
+        while position < end:
+            start, stop = self.store.document_range(document)
+            if position < stop:
+                found.append(Piece(document, position - start, min(stop, end) - start))
+                position = min(stop, end)
+            document += 1
+        return found
+
+    def sequences_of(self, document: int) -> range:
+        """The sequences with a piece of a document; none for what lies wholly in the rest that is cut off.
+
+        Raises:
+            InputError: for a document that the store does not have.
+        """
+        start, stop = self.store.document_range(document)
+        # Token p is predicted by sequence (p - 1) // length.
+        start = max(start, 1)
+        if start >= stop:
+            return range(0)
+        first, last = (start - 1) // self.sequence_length, (stop - 2) // self.sequence_length
+        return range(first, min(last + 1, len(self)))

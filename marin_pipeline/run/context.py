@@ -272,6 +272,7 @@ class _FolderOutput:
     def __init__(self, folder: Path, value: Any) -> None:
         self._folder = folder
         self._value = value
+        self.inputs: Mapping[str, Output] = {}
         self.files: Mapping[str, Entry] = {
             path: Entry(path, path, size, content_digest(file))
             for path, file, size in files_below(folder)

@@ -445,8 +445,4 @@ def load(selector: str, *, prefix: str | None = None) -> Artifact[Any]:
         raise CorruptOutput(found.damage)
     if found.commit is None:
         raise UsageError(f"{selector!r} is {id} {key[:8]}, which has no output in {objects.url}; run it first")
-    return Artifact(
-        key,
-        name=id.rpartition("/")[2].rpartition(".")[2].lower(),
-        output=CommittedOutput(objects, id, key, found.commit),
-    )
+    return Artifact.loaded(CommittedOutput(objects, id, key, found.commit))

@@ -105,6 +105,10 @@ class _ShardOutput:
         return ()
 
     @property
+    def inputs(self) -> Mapping[str, Output]:
+        return {}
+
+    @property
     def files(self) -> Mapping[str, Entry]:
         return self.shard.entries
 

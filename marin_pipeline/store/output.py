@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from marin_pipeline.core.canonical import Tree
-from marin_pipeline.core.errors import CacheError, CorruptOutput, InputError
+from marin_pipeline.core.errors import CacheError, CorruptOutput, InputError, StoreError
 from marin_pipeline.core.reading import decode
 from marin_pipeline.store import layout
-from marin_pipeline.store.commit import Commit
+from marin_pipeline.store.commit import Commit, InputRecord, read_commit
 from marin_pipeline.store.digests import digest_at
 from marin_pipeline.store.manifest import VALUE, Entry, Manifest
+from marin_pipeline.store.names import key_folders
 from marin_pipeline.store.objects import ObjectStore, Wanted
 from marin_pipeline.store.pages import read_manifest
 from marin_pipeline.store.records import parsed
@@ -244,6 +245,11 @@ class CommittedOutput:
         return self.commit.unpinned
 
     @property
+    def inputs(self) -> Mapping[str, CommittedOutput]:
+        """What was read to make it, by role; each is looked up when it is asked for."""
+        return _Inputs(self.objects, f"{self.id} {self.key[:8]}", self.commit.inputs)
+
+    @property
     def folder(self) -> str:
         """Folder of the committed files, relative to the prefix; of an adopted output, where they were written."""
         made = self.commit.adopted_from
@@ -317,3 +323,45 @@ class CommittedOutput:
         """Where `path` lies in the store."""
         files = self._file_set.files
         return f"{self.objects.url}/{files[path].object if path in files else f'{self.folder}/{path}'}"
+
+
+class _Inputs(Mapping[str, CommittedOutput]):
+    """The outputs that a commit says were read, with the very bytes; one that was ended since counts, while it lies
+    there.
+    """
+
+    def __init__(self, objects: ObjectStore, reader: str, records: Mapping[str, InputRecord]) -> None:
+        self._objects = objects
+        self._reader = reader
+        self._records = records
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, role: str) -> CommittedOutput:
+        """The output that was read in a role.
+
+        Raises:
+            StoreError: when the store has it no more.
+        """
+        record = self._records[role]
+        for id, short in self._folders:
+            if record.key.startswith(short):
+                for number in itertools.count(1):
+                    commit = read_commit(self._objects, id, record.key, number)
+                    if commit is None:
+                        break
+                    if commit.output == record.output:
+                        return CommittedOutput(self._objects, id, record.key, commit)
+        raise StoreError(
+            f"{self._objects.url}: {role} of {self._reader}, which is {record.key[:8]} with output "
+            f"{record.output[:8]}, is not there any more; make it again, or look into a store that has it"
+        )
+
+    @functools.cached_property
+    def _folders(self) -> list[tuple[str, str]]:
+        """Id and first digits of every key: a commit names what was read by its key alone."""
+        return list(key_folders(self._objects))
