@@ -277,6 +277,10 @@ def _experiment(target: Target | Callable[..., Target], argv: Sequence[str]) -> 
         session = _session(built, words.overrides, parsed)
         looks = session.looks()
         plan = session.plan(looks)
+        if words.command in ("plan", "explain") and plan.has_work:
+            from marin_pipeline.run.readiness import with_refusals
+
+            plan = with_refusals(plan, session.objects)
     if words.command == "run":
         asked = _asked(target, parsed, words) if parsed.lock else None
         return _run(session, plan, looks, parsed, built, out, asked)

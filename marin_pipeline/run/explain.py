@@ -30,6 +30,7 @@ Kind = Literal[
     "drift",
     "leased",
     "substitute",
+    "refused",
 ]
 
 
@@ -65,6 +66,8 @@ class Reason:
             return f"drift: code changed since it was made: {self.path}" if not self.text else self.text
         if self.kind == "leased":
             return f"at work elsewhere: {self.text}"
+        if self.kind == "refused":
+            return f"will not be started: {self.text}"
         if self.kind in ("missing object", "left out", "substitute"):
             return self.text
         return f"{self.kind}: {self.text}" if self.text else self.kind

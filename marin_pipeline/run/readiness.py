@@ -6,16 +6,20 @@ It sees the arguments as the step's own process will, but for the files, of whic
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from marin_pipeline.core.arguments import references
 from marin_pipeline.core.artifact import Artifact, Output
-from marin_pipeline.core.errors import DeclarationError
+from marin_pipeline.core.errors import DeclarationError, MarinError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.core.hooks import ask_ready
 from marin_pipeline.core.reading import decode
-from marin_pipeline.core.secrets import guarding, secret_names
+from marin_pipeline.core.secrets import guarding, redacted, secret_names
+from marin_pipeline.run.explain import Reason
+from marin_pipeline.run.plan import Plan, PlannedNode
 from marin_pipeline.run.task import InputAt, References, write_call
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.manifest import VALUE
@@ -87,3 +91,35 @@ def refuse_unready(objects: ObjectStore, node: Node, inputs: Mapping[str, tuple[
         given = {each.key for _, each in references(arguments, step.where) if isinstance(each, Artifact)}
         together(objects, *(values.outputs[key].read_value for key in sorted(given)))
         ask_ready(step.where, step.ready, arguments)
+
+
+def with_refusals(plan: Plan, objects: ObjectStore) -> Plan:
+    """The plan with what keeps a step from being started among its reasons, where all that it will read is there."""
+    asked = {planned.node.key: inputs for planned in plan.running if (inputs := _inputs(plan, planned)) is not None}
+    answers = together(objects, *(partial(_refusal, objects, plan.nodes[key].node, asked[key]) for key in asked))
+    refused = {
+        key: replace(plan.nodes[key], reasons=(*plan.nodes[key].reasons, Reason("refused", text=text)))
+        for key, text in zip(asked, answers, strict=True)
+        if text
+    }
+    return replace(plan, nodes={**plan.nodes, **refused}) if refused else plan
+
+
+def _inputs(plan: Plan, planned: PlannedNode) -> dict[str, tuple[Node, Commit]] | None:
+    """What a step will read, by key; None for one that is not asked, or of which something may be made before."""
+    if planned.node.declaration.step.ready is None:
+        return None
+    reads = [plan.nodes[key] for key in planned.node.depends_on]
+    if any(each.status != "cached" or each.unless for each in reads):
+        return None
+    found = {each.node.key: (each.node, each.look.commit) for each in reads if each.look.commit is not None}
+    return found if len(found) == len(reads) else None
+
+
+def _refusal(objects: ObjectStore, node: Node, inputs: Mapping[str, tuple[Node, Commit]]) -> str:
+    """Why a step would not be started now, in a line; empty when it would."""
+    try:
+        refuse_unready(objects, node, inputs)
+    except MarinError as error:
+        return redacted(str(error)).partition("\n")[0]
+    return ""

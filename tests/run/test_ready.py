@@ -16,6 +16,7 @@ from marin_pipeline.core.hooks import ask_ready
 from marin_pipeline.core.step import Step
 from marin_pipeline.run.driver import RunFailed
 from marin_pipeline.run.driver import run as run_from_python
+from marin_pipeline.run.readiness import with_refusals
 from marin_pipeline.store import layout
 from marin_pipeline.store.lease import read_lease
 from tests.conftest import Program
@@ -240,6 +241,25 @@ def test_from_python_the_error_begins_with_the_step_and_what_it_said(inline: Ben
         run_from_python(LAST, quiet=True, prefix=str(inline.prefix), backend="inline")
 
 
+def test_a_plan_says_what_will_be_refused_where_all_inputs_are_there(inline: Bench) -> None:
+    def told() -> dict[str, str]:
+        session = inline.session(LAST)
+        return {each.node.name: each.reason for each in with_refusals(session.plan(), session.objects).nodes.values()}
+
+    set_stock(inline.counts, 3)
+    assert told() == inline.reasons(LAST)  # nothing to ask of yet
+    inline.run(SOURCE)
+    assert told() == {**inline.reasons(LAST), "sell": f"new; will not be started: {REFUSED}"}
+    assert inline.ran() == {"stock": 1, "asked": 1}
+    set_stock(inline.counts, 7)
+    inline.run(SOURCE, force=["stock"])
+    assert told() == inline.reasons(LAST)
+    inline.run(LAST)
+    inline.ran()
+    assert told() == inline.reasons(LAST)  # it is done
+    assert inline.ran() == {}
+
+
 PROGRAM = """
 import sys
 from marin_pipeline import Artifact, Context, main, step
@@ -285,6 +305,10 @@ def test_the_events_of_a_program_say_what_failed_and_nothing_heavy_is_loaded(tmp
     )
     assert {step["name"]: step["status"] for step in events[-1]["steps"]} == {"tokens": "done", "train": "failed"}
     assert not [each for each in events if each["event"] == "run" and each["name"] == "train"]
+    *_, planned = [json.loads(line) for line in program(file, "plan", "--json").out.splitlines()]
+    assert planned["status"] == "run"
+    assert planned["reason"].endswith("will not be started: held: fewer than 10 tokens; give more")
+    assert "will not be started: held: fewer than 10 tokens" in program(file, "explain", "train").out
     shown = program(file)
     assert shown.code == 1
     assert "held: fewer than 10 tokens; give more" in shown.out + shown.err
