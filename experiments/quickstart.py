@@ -13,6 +13,7 @@ from marin_pipeline.data.packages import pinned
 from marin_pipeline.lab import tables
 from marin_pipeline.models.config import LlamaConfig
 from steps.baselines import baselines
+from steps.check_disjoint import check_disjoint
 from steps.dedupe import dedupe
 from steps.evaluate import evaluate, generate
 from steps.package_docs import package_docs
@@ -56,6 +57,8 @@ def quickstart(documents: str | None = None, text_key: str = "text", held_out: f
     held_out_documents = quality_filter(held_out_unique, rules=RULES).named("filter/held-out")
     train_documents = quality_filter(train_unique, rules=RULES).named("filter/train")
 
+    disjoint = check_disjoint(train_documents, held_out_documents, fraction=held_out).named("disjoint")
+
     tokenizer = train_tokenizer(train_documents, vocabulary=2048).named("tokenizer")
     tokens = tokenize(train_documents, tokenizer).named("tokens")
     held_out_tokens = tokenize(held_out_documents, tokenizer).named("tokens/held-out")
@@ -82,7 +85,7 @@ def quickstart(documents: str | None = None, text_key: str = "text", held_out: f
         hypothesis="A model of 1.3 million parameters, trained for minutes on two cores, predicts documentation that "
         "it has not seen better than a byte 5-gram that was fitted on all of the training text.",
         predictions={"held-out bits per byte": EXPECTED},
-        targets=[scores, simple, words],
+        targets=[scores, simple, words, disjoint],
         report=report,
     )
 

@@ -155,6 +155,6 @@ def judge(gap: Gap, bound: float) -> None:
     if beyond == ["held-out text"] and gap.unseen_difference is not None:
         advice += ", and first at whether held-out text differs in kind, since unread training text is as good as read"
     raise MarinError(
-        f"{gap}. {' and '.join(beyond).capitalize()} may lie {bound:g} nats above, noise of {ERRORS:g} standard errors "
-        f"allowed for: {advice}; where a larger gap is expected, raise maximum_gap, and say why"
+        f"{gap}. {' and '.join(beyond).capitalize()}: more than {bound:g} above what was read, with {ERRORS:g} "
+        f"standard errors allowed for noise; {advice}; where a larger gap is expected, raise maximum_gap, and say why"
     )

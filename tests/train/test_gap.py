@@ -1,0 +1,136 @@
+"""A gap is told from noise and from other shares of the sources; beyond the bound it stops the run with its figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from marin_pipeline.core.errors import MarinError
+from marin_pipeline.train.gap import Difference, Gap, Score, difference, judge, score
+
+ONE = np.zeros(64, np.int64)
+
+
+def gap(unseen: float | None, held_out: float | None, error: float = 0.02) -> Gap:
+    """Text that was read has a loss of 2."""
+
+    def above(nats: float | None) -> tuple[Score | None, Difference | None]:
+        return (None, None) if nats is None else (Score(2 + nats, error, 64), Difference(nats, error))
+
+    (unseen_score, unseen_difference), (held_score, held_difference) = above(unseen), above(held_out)
+    scores = (Score(2, error, 64), unseen_score, held_score)
+    return Gap(950, *scores, unseen_difference, held_difference, epochs=0.43, most_read="web")
+
+
+@pytest.mark.parametrize(
+    ("unseen", "held_out"), [(0.0, 0.0), (0.31, 0.31), (None, 0.31), (0.31, None), (None, None), (-1, -1)]
+)
+def test_a_gap_within_bound_and_noise_passes(unseen: float | None, held_out: float | None):
+    judge(gap(unseen, held_out), 0.25)
+
+
+@pytest.mark.parametrize(("unseen", "held_out"), [(0.32, 0.0), (0.0, 0.32), (None, 0.32), (0.32, None)])
+def test_a_gap_beyond_bound_and_noise_stops(unseen: float | None, held_out: float | None):
+    with pytest.raises(MarinError, match=r"more than 0\.25 above what was read"):
+        judge(gap(unseen, held_out), 0.25)
+
+
+def test_the_error_has_all_figures_and_says_what_to_do():
+    with pytest.raises(MarinError) as caught:
+        judge(gap(0.7, 0.8), 0.25)
+    told = str(caught.value)
+    for words in ("step 950", "2.000 ± 0.020 (64 sequences)", "2.700", "2.800", "+0.700 ± 0.020", "+0.800", "0.25"):
+        assert words in told
+    for words in ("python -m marin_pipeline.data audit", "'web' 0.43 times", "maximum_gap"):
+        assert words in told
+    assert "differs in kind" not in told
+
+
+def test_held_out_text_of_another_kind_is_suspected_where_unread_text_is_as_good_as_read():
+    with pytest.raises(MarinError, match="differs in kind, since unread training text is as good as read"):
+        judge(gap(0.0, 0.8), 0.25)
+
+
+def test_an_infinite_bound_stops_nothing():
+    judge(gap(99.0, 99.0), math.inf)
+
+
+def test_a_loss_that_is_no_number_does_not_pass():
+    broken = dataclasses.replace(gap(0.0, 0.0), held_out=Score(math.nan, math.nan, 64))
+    with pytest.raises(MarinError, match="not finite"):
+        judge(broken, 0.25)
+
+
+def test_losses_of_one_kind_raise_no_alarm_by_chance():
+    random = np.random.default_rng(0)
+    beyond = 0
+    for _ in range(2000):
+        # As the quick start's: a deviation of 0.7 nats between sequences.
+        seen, other = random.normal(3, 0.7, (2, 64))
+        found = difference(seen, ONE, other, ONE)
+        assert found is not None
+        beyond += found.least > 0
+    # 1 in 740 for a normal deviate; with a bound of 0.5 nats above that, none in a lifetime.
+    assert beyond <= 10
+
+
+def test_the_standard_error_is_that_of_repeated_draws():
+    random = np.random.default_rng(1)
+    sources = np.repeat(np.arange(8), 8)
+    level = np.arange(8) / 2
+    draws = [random.normal(level[sources], 0.3) for _ in range(2000)]
+    found = [difference(one, sources, other, sources) for one, other in zip(draws[::2], draws[1::2], strict=True)]
+    nats = np.array([each.nats for each in found if each is not None])
+    errors = np.array([each.error for each in found if each is not None])
+    assert errors.mean() == pytest.approx(nats.std(), rel=0.1)
+    assert abs(nats.mean()) < 0.01
+
+
+def test_another_share_of_the_sources_is_no_difference():
+    """Code is predicted two nats better than prose; all unread sequences but 8 are prose."""
+    seen_sources, other_sources = np.repeat([0, 1], [48, 16]), np.repeat([0, 1], [8, 56])
+    random = np.random.default_rng(2)
+    seen, other = (1 + 2.0 * sources + random.normal(0, 0.1, 64) for sources in (seen_sources, other_sources))
+    assert other.mean() - seen.mean() > 1
+    found = difference(seen, seen_sources, other, other_sources)
+    assert found is not None
+    assert abs(found.nats) < 0.1
+    worse = difference(seen, seen_sources, other + 0.5, other_sources)
+    assert worse is not None
+    assert worse.nats == pytest.approx(found.nats + 0.5)
+
+
+def test_sources_of_one_side_only_are_not_compared():
+    seen, sources = np.array([1.0] * 10 + [9.0] * 10), np.repeat([0, 1], 10)
+    found = difference(seen, sources, np.full(10, 1.5), np.zeros(10, np.int64))
+    assert found == Difference(0.5, 0.0)
+
+
+@pytest.mark.parametrize(("seen", "other"), [(7, 64), (64, 7), (0, 0), (1, 1)])
+def test_too_few_sequences_say_nothing(seen: int, other: int):
+    assert difference(np.zeros(seen), ONE[:seen], np.ones(other), ONE[:other]) is None
+
+
+def test_many_sources_of_one_sequence_each_are_compared():
+    random = np.random.default_rng(3)
+    places = np.arange(64)
+    seen = random.normal(3, 0.5, 64)
+    found = difference(seen, places, seen + 1, places)
+    assert found is not None
+    assert found.nats == pytest.approx(1)
+    assert 0.05 < found.error < 0.2
+
+
+def test_a_score_is_mean_and_standard_error():
+    found = score(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert (found.loss, found.sequences) == (2.5, 4)
+    assert found.error == pytest.approx(math.sqrt(5 / 3 / 4))
+    assert score(np.array([1.5])) == Score(1.5, 0.0, 1)
+
+
+def test_a_gap_is_plain_json():
+    assert json.loads(json.dumps(gap(0.1, None).plain()))["seen"] == {"loss": 2, "error": 0.02, "sequences": 64}
