@@ -21,6 +21,7 @@ from marin_pipeline.train.reading import MAXIMUM_GAP, Reading, by_source
 from marin_pipeline.train.recipe import Recipe, lower
 
 if TYPE_CHECKING:
+    from marin_pipeline.data.order_record import OrderRecord
     from marin_pipeline.data.sequences import SequenceSource
 
 _NOT_IN_THE_STATE = ("held_out", "maximum_gap", "checkpoint_every", "mesh", "workers")
@@ -148,6 +149,7 @@ def train(
     import json
 
     from marin_pipeline.data.order import TrainingOrder
+    from marin_pipeline.data.order_record import RECORD_FILE
     from marin_pipeline.train import checkpoint
     from marin_pipeline.train.gap import judge
     from marin_pipeline.train.gap_alarm import GapAlarm
@@ -189,8 +191,9 @@ def train(
     )
 
     def described(step: int) -> dict[str, Any]:
-        position = {"tokens_read": order.position(step), "next_batch": order.digest(order.batch(step))}
-        return {"recipe": recipe.described(step), "data": position}
+        # Of what was read alone: what comes next is no part of the state.
+        last = order.digest(order.batch(step - 1)) if step else ""
+        return {"recipe": recipe.described(step), "data": {"tokens_read": order.position(step), "last_batch": last}}
 
     found = ctx.earlier_state()
     earlier = found and Earlier(found[0], lambda: checkpoint.load(found[1].local("checkpoint")))
@@ -219,8 +222,8 @@ def train(
         sequence_length=sequence_length,
     )
     (ctx.out / result.metrics).write_bytes(state.metrics)
-    for name, content in (("config.json", recipe.described(steps)), ("data.json", _data(recipe, held))):
-        (ctx.out / name).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    (ctx.out / "config.json").write_text(json.dumps(recipe.described(steps), indent=1, sort_keys=True) + "\n")
+    (ctx.out / RECORD_FILE).write_text(_record(recipe, held).to_json())
     return result
 
 
@@ -265,22 +268,20 @@ def _held_out(
     return [_opened(given[name], None, reading) for name in reading.mixture.names]
 
 
-def _data(recipe: Recipe, held: Mapping[str, Held]) -> dict[str, Any]:
-    """What `python -m marin_pipeline.data inspect` needs to know of a run."""
+def _record(recipe: Recipe, held: Mapping[str, Held]) -> OrderRecord:
+    """The order as far as the run goes: what comes later is no part of the state."""
+    from marin_pipeline.data.order_record import OrderRecord, SourceRecord
+
     reading = recipe.reading
-    return {
-        "sources": {
-            name: {"tokens": each.tokens, "sequences": each.sequences, "packed": reading.packing is not None}
-            for name, each in held.items()
-        },
-        "mixture": {
-            "sources": list(reading.mixture.names),
-            "phases": [{"start": each.start, "weights": dict(each.weights)} for each in reading.mixture.phases],
-        },
-        "batch_size": recipe.batch_size,
-        "sequence_length": reading.sequence_length,
-        "seed": reading.seed,
-        "shuffle": reading.shuffle.plain(),
-        "separate": reading.separate,
-        "steps": recipe.steps,
-    }
+    mixture = reading.stream.reached(recipe.steps * recipe.batch_size)
+    packed = reading.packing is not None
+    return OrderRecord(
+        sources={name: SourceRecord(held[name].tokens, held[name].sequences, packed) for name in mixture.names},
+        mixture=mixture,
+        batch_size=recipe.batch_size,
+        sequence_length=reading.sequence_length,
+        seed=reading.seed,
+        shuffle=reading.shuffle,
+        separate=reading.separate,
+        steps=recipe.steps,
+    )

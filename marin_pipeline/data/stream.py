@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from marin_pipeline.core.errors import InputError
-from marin_pipeline.data.mixture import Mixture, scale
+from marin_pipeline.data.mixture import Mixture, Source, scale
 from marin_pipeline.data.split import Split
 
 if TYPE_CHECKING:
@@ -132,6 +132,18 @@ class Stream:
         raise InputError(
             f"source {self.mixture.names[source]!r} has no turn {number:,}: the phases that name it end before"
         )
+
+    def reached(self, position: int) -> Mixture:
+        """The mixture as far as the sequences before `position` go: phases and sources that come later are left out.
+
+        It gives the same sequences, and says nothing of what is refused (`max_epochs`, `expected_tokens`).
+        """
+        phases = tuple(
+            phase for start, phase in zip(self.starts, self.mixture.phases, strict=True) if start < max(1, position)
+        )
+        named = {name for phase in phases for name in phase.weights}
+        sources = tuple(Source(name, max_epochs=None) for name in self.mixture.names if name in named)
+        return Mixture(sources, phases)
 
     def restricted(self, position: int) -> list[dict[str, Any]]:
         """What of the mixture the sequences before `position` depend on, as plain values for a key.

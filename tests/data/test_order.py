@@ -129,6 +129,17 @@ def test_a_source_that_is_added_later_changes_nothing_before() -> None:
         assert old.sequences.tolist() == new.sequences.tolist()
 
 
+def test_what_comes_later_can_be_left_out() -> None:
+    order = several()
+    for position, phases in ((0, 1), (1000, 1), (1001, 2)):
+        reached = order.stream.reached(position)
+        assert len(reached.phases) == phases
+        sizes = dict(zip(order.names, order.sequences, strict=True))
+        short = TrainingOrder(Stream(reached, 10), sizes, 8, seed=7)
+        batch, same = order.between(0, position), short.between(0, position)
+        assert order.digest(batch) == short.digest(same)
+
+
 def test_shares_are_those_of_the_mixture_and_a_phase_begins_exactly() -> None:
     order = several()
     read = order.between(0, 4000)

@@ -212,6 +212,10 @@ def test_a_source_that_is_added_later_leaves_the_earlier_states(
     assert both.declaration is not None
     assert both.declaration.spec_at(3) == alone.declaration.spec
     assert both.declaration.spec_at(4) != alone.declaration.spec
+    first, second = test_context(tmp_path / "alone"), test_context(tmp_path / "both")
+    train.fn(first, tokens={"a": tokens}, mixture=Mixture((Source("a"),), (Phase(0, {"a": 1}),)), steps=3, **SMALL)
+    train.fn(second, tokens={"a": tokens, "b": other}, mixture=MIXTURE, steps=3, **SMALL)
+    assert content(first.out) == content(second.out)
 
 
 @pytest.mark.parametrize(
