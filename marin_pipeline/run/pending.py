@@ -60,11 +60,12 @@ class Ready:
         return inputs_read(self.node, {key: commit for key, (_, commit) in self.commits.items()})
 
     def begin(self, objects: ObjectStore) -> tuple[Claim, Commit | None]:
-        """Ask for the right to run it; then the commit of an equal result, if that is taken instead.
+        """End what it has, and ask for the right to run it; then the commit of an equal result, if that is taken
+        instead.
 
         Raises:
-            InputError: when its inputs do not fit, as its `ready=` says. What it has counts still, and nobody holds its
-                lease.
+            InputError: when its inputs do not fit, as its `ready=` says: what it has counts still, and its lease is
+                free.
         """
         if self.look.commit is not None or self.look.damage or self.look.fallen:
             self._ask(objects)

@@ -17,13 +17,13 @@ from marin_pipeline.core.errors import DeclarationError, MarinError
 from marin_pipeline.core.graph import Node
 from marin_pipeline.core.hooks import ask_ready
 from marin_pipeline.core.reading import decode
-from marin_pipeline.core.secrets import guarding, redacted, secret_names
+from marin_pipeline.core.secrets import redacted
 from marin_pipeline.run.explain import Reason
 from marin_pipeline.run.plan import Plan, PlannedNode
 from marin_pipeline.run.task import InputAt, References, write_call
 from marin_pipeline.store.commit import Commit
 from marin_pipeline.store.manifest import VALUE
-from marin_pipeline.store.objects import ObjectStore, together
+from marin_pipeline.store.objects import NoAnswer, ObjectStore, together
 from marin_pipeline.store.output import CommittedOutput
 
 
@@ -81,20 +81,23 @@ def refuse_unready(objects: ObjectStore, node: Node, inputs: Mapping[str, tuple[
     step = declaration.step
     if step.ready is None:
         return
-    call = write_call(declaration.arguments)
-    with guarding(secret_names(call)):
-        values = _Values(objects, step.where, inputs)
-        arguments = {
-            name: decode(tree, step.annotations[name], name, values, importing=True) for name, tree in call.items()
-        }
-        # All at once: one after another they would take long where there are many, and the store is far.
-        given = {each.key for _, each in references(arguments, step.where) if isinstance(each, Artifact)}
-        together(objects, *(values.outputs[key].read_value for key in sorted(given)))
-        ask_ready(step.where, step.ready, arguments)
+    values = _Values(objects, step.where, inputs)
+    arguments = {
+        name: decode(tree, step.annotations[name], name, values, importing=True)
+        for name, tree in write_call(declaration.arguments).items()
+    }
+    # All at once: one after another they would take long where there are many, and the store is far.
+    given = {each.key for _, each in references(arguments, step.where) if isinstance(each, Artifact)}
+    together(objects, *(values.outputs[key].read_value for key in sorted(given)))
+    ask_ready(step.where, step.ready, arguments)
 
 
 def with_refusals(plan: Plan, objects: ObjectStore) -> Plan:
-    """The plan with what keeps a step from being started among its reasons, where all that it will read is there."""
+    """The plan with what keeps a step from being started among its reasons, where all that it will read is there.
+
+    Raises:
+        NoAnswer: when the store does not answer: then nothing is known of the step.
+    """
     asked = {planned.node.key: inputs for planned in plan.running if (inputs := _inputs(plan, planned)) is not None}
     answers = together(objects, *(partial(_refusal, objects, plan.nodes[key].node, asked[key]) for key in asked))
     refused = {
@@ -120,6 +123,8 @@ def _refusal(objects: ObjectStore, node: Node, inputs: Mapping[str, tuple[Node, 
     """Why a step would not be started now, in a line; empty when it would."""
     try:
         refuse_unready(objects, node, inputs)
+    except NoAnswer:
+        raise
     except MarinError as error:
         return redacted(str(error)).partition("\n")[0]
     return ""
