@@ -9,7 +9,7 @@ from marin_pipeline import Artifact, Context, Documents, Resources, Scores, Toke
 from marin_pipeline.core.errors import InputError
 
 
-@step(version=1, exact="tolerance", resources=Resources(cpus=2, jax=True))
+@step(version=2, exact="tolerance", resources=Resources(cpus=2, jax=True))
 def evaluate(
     ctx: Context,
     state: Artifact[TrainState],
@@ -60,7 +60,7 @@ def evaluate(
     return summarize(scored)
 
 
-@step(version=1, resources=Resources(cpus=2, jax=True))
+@step(version=2, resources=Resources(cpus=2, jax=True))
 def generate(
     ctx: Context,
     state: Artifact[TrainState],
