@@ -104,6 +104,12 @@ def test_another_share_of_the_sources_is_no_difference():
     assert worse.nats == pytest.approx(found.nats + 0.5)
 
 
+def test_a_source_weighs_what_it_does_among_the_text_that_was_read():
+    seen_sources, other_sources = np.repeat([0, 1], [48, 16]), np.repeat([0, 1], 32)
+    found = difference(np.zeros(64), seen_sources, np.where(other_sources == 0, 1.0, 0.0), other_sources)
+    assert found == Difference(0.75, 0.0)
+
+
 def test_sources_of_one_side_only_are_not_compared():
     seen, sources = np.array([1.0] * 10 + [9.0] * 10), np.repeat([0, 1], 10)
     found = difference(seen, sources, np.full(10, 1.5), np.zeros(10, np.int64))

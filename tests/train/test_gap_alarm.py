@@ -62,7 +62,8 @@ class Text:
         documents = None
         if self.separate:
             documents = np.where(np.arange(LENGTH) < 20, 1, 2).astype(np.int32) * np.ones((len(ids), 1), np.int32)
-            targets[:, 28:] = NO_TARGET
+            # Of the second document only, and not to its end.
+            targets[:, :20] = targets[:, 28:] = NO_TARGET
         return Rows(tokens[:, :-1], targets, documents)
 
 
@@ -136,7 +137,7 @@ def test_a_run_with_the_real_loader_passes(wide: Program):
     alarm, state, read = trained(wide, Loader, STEPS, preempted_every=16)
     assert len(read) == STEPS * BATCH
     gap = alarm.check(state, STEPS)
-    print(gap)
+    print(f"{len(read)} of {STEPS * BATCH} sequences are different; {gap}")
     assert gap.unseen is not None
     assert gap.held_out is not None
     # Structure was learned: unread text is predicted far better than by chance, ln 64 = 4.16.
@@ -150,7 +151,7 @@ def test_a_run_whose_loader_shards_twice_and_forgets_where_it_was_is_stopped(wid
     alarm, state, read = trained(wide, defective, STEPS, preempted_every=16)
     assert len(read) < 0.3 * STEPS * BATCH
     gap = alarm.measure(state, STEPS)
-    print(gap)
+    print(f"{len(read)} of {STEPS * BATCH} sequences are different; {gap}")
     for difference in (gap.unseen_difference, gap.held_out_difference):
         assert difference is not None
         assert difference.least > 2 * BOUND
@@ -313,6 +314,7 @@ def test_one_held_out_store_stands_for_all_sources(narrow: Program, initial: dic
     assert gap.held_out is not None
     assert gap.held_out.sequences == 40
     assert gap.held_out_difference is not None
+    assert gap.held_out_difference.nats == pytest.approx(gap.held_out.loss - gap.seen.loss)
 
 
 def test_a_run_that_goes_on_is_scored_on_what_was_read_before_too(narrow: Program, initial: dict[str, NamedArray]):
@@ -337,11 +339,11 @@ def test_positions_without_a_target_and_other_documents_do_not_count(narrow: Pro
     whole, apart = measured(narrow, state), measured(narrow, state, separate=True)
     assert apart.seen.sequences == whole.seen.sequences
     assert apart.seen.loss != whole.seen.loss
-    # What stands where no target is makes no difference.
+    # Neither what stands where no target is makes a difference, nor another document.
     text = Text(1, 1000, separate=True)
     order = order_of({"text": text})
     first, step = following(narrow, order, [text], [])
-    text.tokens[:, 29:] = 0
+    text.tokens[:, 29:] = text.tokens[:, :20] = 0
     second, _ = following(narrow, order, [text], [])
     assert figures(first.measure(state, step)) == pytest.approx(figures(second.measure(state, step)), rel=1e-6)
 
