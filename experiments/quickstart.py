@@ -66,7 +66,9 @@ def quickstart(documents: str | None = None, text_key: str = "text", held_out: f
     state = train(
         tokens,
         held_out=held_out_tokens,
+        # A small text of your own is read again and again, and learned by heart.
         max_epochs=1 if documents is None else None,
+        maximum_gap=0.5 if documents is None else float("inf"),
         model=LlamaConfig(vocabulary=2048, width=128, layers=4, heads=2, feed_forward=352),
         steps=950,
         learning_rate=6e-3,

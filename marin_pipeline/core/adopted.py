@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from marin_pipeline.core.artifact import LONGEST_NAME, NAME, Artifact, FileEntry
+from marin_pipeline.core.artifact import LONGEST_NAME, NAME, Artifact, FileEntry, Output
 from marin_pipeline.core.errors import DeclarationError, NotRunError
 from marin_pipeline.core.key import key_of, spec_bytes
 
@@ -84,6 +84,10 @@ class _NotHere:
 
     @property
     def files(self) -> Mapping[str, FileEntry]:
+        self._refuse()
+
+    @property
+    def inputs(self) -> Mapping[str, Output]:
         self._refuse()
 
     def value(self, annotation: Any) -> Any:
