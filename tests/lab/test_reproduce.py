@@ -163,9 +163,11 @@ def test_a_flipped_byte_of_an_input_is_refused_before_anything_runs(project: Pro
     done, last = project.reproduce(str(bundle))
     assert (done.code, last["verdict"], last["steps"]) == (4, "diverged", 0)
     first = last["first_difference"]
-    assert (first["path"], first["change"], first["step"]) == ("words/0.txt", "damaged", "upper")
+    # Files are fetched several at once: of damaged ones the first that is seen is named.
+    assert first["path"] in ("words/0.txt", "words/1.txt")
+    assert (first["change"], first["step"]) == ("damaged", "upper")
     assert {step["id"]: step["key"] for step in json.loads(bundle.read_text())["steps"]}[first["id"]] == first["key"]
-    assert "word.txt (the file 'words/0.txt'): its bytes are not those" in first["message"]
+    assert f"word.txt (the file {first['path']!r}): its bytes are not those" in first["message"]
     assert ran(done.events) == []
     # With all its ancestors it needs none of these bytes.
     assert project.reproduce(str(bundle), "--deep")[1]["verdict"] == "reproduced bit-identical"
