@@ -6,7 +6,7 @@ constant schedule goes on from the committed shorter one, and ends with the byte
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from marin_pipeline import Artifact, Chain, Context, Resources, Runtime, Tokens, TrainState, step
@@ -17,12 +17,11 @@ from marin_pipeline.data.shuffle import Shuffle
 from marin_pipeline.data.supply import Held, check_held
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train.mesh import MeshShape
-from marin_pipeline.train.reading import MAXIMUM_GAP, Reading, by_source
+from marin_pipeline.train.reading import MAXIMUM_GAP, by_source, check_held_out, held_out_by_source
 from marin_pipeline.train.recipe import Recipe, lower
 
 if TYPE_CHECKING:
     from marin_pipeline.data.order_record import OrderRecord
-    from marin_pipeline.data.sequences import SequenceSource
 
 _NOT_IN_THE_STATE = ("held_out", "maximum_gap", "checkpoint_every", "mesh", "workers")
 """Arguments that no byte of the state depends on."""
@@ -35,6 +34,9 @@ def train_chain(arguments: Mapping[str, Any]) -> Chain:
         InputError: naming the argument that cannot be used.
     """
     recipe = _lowered(arguments)
+    keys = {name: each.key for name, each in recipe.reading.sources.items()}
+    apart = {name: each.key for name, each in held_out_by_source(arguments["held_out"]).items()}
+    check_held_out(recipe.reading.mixture.names, keys, apart)
     return Chain(initial=recipe.initial(), step=recipe.steps, recipe=recipe.pieces)
 
 
@@ -134,7 +136,8 @@ def train(
             that length wherever documents end.
         separate_documents: keep attention within a document, as packing always does.
         shuffle: how the sequences of a source are permuted.
-        held_out: held-out tokens of the same sources, together or by name, for the gap alarm. No part of the key.
+        held_out: held-out tokens of the same sources, together or by name, for the gap alarm. No part of the key: a
+            state that is there already is not scored again.
         maximum_gap: nats a token by which the loss on text that was read may lie below that on text that was not;
             beyond it the run fails, and its last state is kept as a checkpoint. No part of the key.
         numerics: `"fast"`: equal bytes on the same machine and mesh, metrics within tolerance across meshes.
@@ -158,6 +161,7 @@ def train(
     from marin_pipeline.train.metrics import last_loss
     from marin_pipeline.train.program import Program
     from marin_pipeline.train.saver import Earlier, Period, Saver, resume
+    from marin_pipeline.train.sources import open_sources
 
     recipe = lower(
         tokens=_content(tokens),
@@ -185,7 +189,7 @@ def train(
     given, plans = by_source(tokens), None if packing is None else by_source(packing)
     held = _held(recipe, given, plans)
     reading = recipe.reading
-    sources = [_opened(given[name], None if plans is None else plans[name], reading) for name in reading.mixture.names]
+    sources, apart = open_sources(given, plans, held_out_by_source(held_out), reading)
     order = TrainingOrder(
         reading.stream, {name: each.sequences for name, each in held.items()}, batch_size, data_seed, shuffle
     )
@@ -199,7 +203,7 @@ def train(
     earlier = found and Earlier(found[0], lambda: checkpoint.load(found[1].local("checkpoint")))
     start = resume(ctx.work, earlier, described, steps, ctx.log)
     program = Program(recipe, build(mesh, batch_size))
-    alarm = GapAlarm(program, order, sources, _held_out(held_out, reading), maximum_gap)
+    alarm = GapAlarm(program, order, sources, apart, maximum_gap)
     with Saver(ctx.work, Period.parse(checkpoint_every)) as saver:
         run = Run(program, sources, order, described, start, alarm.read, workers)
         state = run.finish(ctx, saver, ctx.records / "timings.jsonl")
@@ -238,34 +242,6 @@ def _content(given: Any) -> Any:
         return {name: _content(each) for name, each in given.items()}
     content = json.dumps([[path, (given / path).sha256] for path in given.files])
     return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _opened(tokens: Artifact[Tokens], packing: Artifact[Packing] | None, reading: Reading) -> SequenceSource:
-    """The sequences of a source."""
-    from marin_pipeline.data.packed_sequences import PackedSequences
-    from marin_pipeline.data.sequences import Sequences
-    from marin_pipeline.data.token_store import TokenStore
-
-    store = TokenStore(tokens)
-    if packing is None:
-        return Sequences(store, reading.sequence_length, reading.separate)
-    return PackedSequences(store, packing)
-
-
-def _held_out(
-    given: Artifact[Tokens] | dict[str, Artifact[Tokens]] | None, reading: Reading
-) -> Sequence[SequenceSource]:
-    """The held-out sequences: of all sources together, or of each by its place in the mixture; none without."""
-    if given is None:
-        return ()
-    if not isinstance(given, Mapping):
-        return (_opened(given, None, reading),)
-    if set(given) != set(reading.mixture.names):
-        raise InputError(
-            f"held_out names {', '.join(sorted(given))}, and the sources of the mixture are "
-            f"{', '.join(sorted(reading.mixture.names))}: give held-out tokens of each source, or of all together"
-        )
-    return [_opened(given[name], None, reading) for name in reading.mixture.names]
 
 
 def _record(recipe: Recipe, held: Mapping[str, Held]) -> OrderRecord:

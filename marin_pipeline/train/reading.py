@@ -5,7 +5,7 @@ No library is loaded, so that a run which a source is too small for is refused w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,9 @@ MAXIMUM_GAP = 0.5
 
 ONLY_SOURCE = "tokens"
 """The name of the source of a run that was given one, without a mixture."""
+
+TOGETHER = "held-out text"
+"""The name of held-out tokens of all sources together."""
 
 
 @dataclass(frozen=True)
@@ -121,3 +124,35 @@ def lower_reading(
 def by_source(given: Any) -> Mapping[str, Any]:
     """One artifact a source, by name; one alone is the source `tokens`."""
     return given if isinstance(given, Mapping) else {ONLY_SOURCE: given}
+
+
+def held_out_by_source(given: Any) -> Mapping[str, Any]:
+    """Held-out tokens by source; those of all sources under the name `TOGETHER`; none without."""
+    if given is None:
+        return {}
+    return given if isinstance(given, Mapping) else {TOGETHER: given}
+
+
+def check_held_out(names: Sequence[str], tokens: Mapping[str, object], held_out: Mapping[str, object]) -> None:
+    """Refuse held-out text that is not of the sources, or is what is trained on.
+
+    Args:
+        names: of the mixture's sources.
+        tokens: what names the tokens of each; equal where they are the same.
+        held_out: likewise, by source or under `TOGETHER`.
+
+    Raises:
+        InputError: naming the sources.
+    """
+    if held_out and TOGETHER not in held_out and set(held_out) != set(names):
+        raise InputError(
+            f"held_out names {', '.join(sorted(held_out))}, and the sources of the mixture are "
+            f"{', '.join(sorted(names))}: give held-out tokens of each source, or of all together"
+        )
+    for name, given in held_out.items():
+        same = [source for source, each in tokens.items() if each == given]
+        if same:
+            raise InputError(
+                f"held_out{'' if name == TOGETHER else f'[{name}]'} is what source {same[0]!r} trains on: give text "
+                "that was held out of it (split_held_out, before dedupe)"
+            )

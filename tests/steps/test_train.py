@@ -287,3 +287,25 @@ def test_the_gap_alarm_is_in_no_key_and_keeps_the_state_that_it_refuses(tokens: 
     assert state == train.fn(test_context(tmp_path / "plain"), **given)
     gap = json.loads((ctx.records / "gap.json").read_text())
     assert gap["held_out"]["loss"] > gap["seen"]["loss"]
+
+
+def test_sources_and_held_out_text_are_of_one_tokenizer(
+    tokens: Artifact[Tokens], other: Artifact[Tokens], tmp_path: Path
+):
+    strange = write_store(tmp_path / "strange", [[[*range(1, 40), 0]] * 9], vocabulary=60, tokenizer="cd" * 32)
+    ctx = test_context(tmp_path / "run")
+    with pytest.raises(InputError, match=r"source 'b' was tokenized by another .* 60 ids\) than source 'a' .* 64 ids"):
+        train.fn(ctx, tokens={"a": tokens, "b": strange}, mixture=MIXTURE, steps=6, **SMALL)
+    with pytest.raises(InputError, match="held-out text was tokenized by another"):
+        train.fn(ctx, tokens=tokens, held_out=strange, steps=6, **SMALL)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_held_out_text_is_not_what_is_trained_on(tokens: Artifact[Tokens], by_name: bool):
+    with pytest.raises(InputError, match="is what source 'tokens' trains on"):
+        train(tokens, held_out={"tokens": tokens} if by_name else tokens, steps=6, **SMALL)
+
+
+def test_held_out_text_is_of_the_sources(tokens: Artifact[Tokens], other: Artifact[Tokens]):
+    with pytest.raises(InputError, match="held_out names c, and the sources of the mixture are a, b"):
+        train({"a": tokens, "b": other}, mixture=MIXTURE, held_out={"c": tokens}, steps=6, **SMALL)
