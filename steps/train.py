@@ -17,8 +17,9 @@ from marin_pipeline.data.shuffle import Shuffle
 from marin_pipeline.data.supply import Held, check_held
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train.mesh import MeshShape
-from marin_pipeline.train.reading import MAXIMUM_GAP, by_source, check_held_out, held_out_by_source
+from marin_pipeline.train.reading import MAXIMUM_GAP, by_source, check_apart, check_held_out, held_out_by_source
 from marin_pipeline.train.recipe import Recipe, lower
+from marin_pipeline.train.saver import Period
 
 if TYPE_CHECKING:
     from marin_pipeline.data.order_record import OrderRecord
@@ -36,7 +37,13 @@ def train_chain(arguments: Mapping[str, Any]) -> Chain:
     recipe = _lowered(arguments)
     keys = {name: each.key for name, each in recipe.reading.sources.items()}
     apart = {name: each.key for name, each in held_out_by_source(arguments["held_out"]).items()}
+    check_apart(keys)
     check_held_out(recipe.reading.mixture.names, keys, apart)
+    if not arguments["maximum_gap"] >= 0:
+        raise InputError(f"maximum_gap is {arguments['maximum_gap']}: give a number of nats a token, at least 0")
+    if arguments["workers"] < 0:
+        raise InputError(f"workers is {arguments['workers']}: give a number of threads, or 0 to read between updates")
+    Period.parse(arguments["checkpoint_every"])
     return Chain(initial=recipe.initial(), step=recipe.steps, recipe=recipe.pieces)
 
 
@@ -160,7 +167,7 @@ def train(
     from marin_pipeline.train.mesh import build
     from marin_pipeline.train.metrics import last_loss
     from marin_pipeline.train.program import Program
-    from marin_pipeline.train.saver import Earlier, Period, Saver, resume
+    from marin_pipeline.train.saver import Earlier, Saver, resume
     from marin_pipeline.train.sources import open_sources
 
     recipe = lower(
@@ -204,8 +211,10 @@ def train(
     start = resume(ctx.work, earlier, described, steps, ctx.log)
     program = Program(recipe, build(mesh, batch_size))
     alarm = GapAlarm(program, order, sources, apart, maximum_gap)
+    if start is not None and start.kept:
+        alarm.restore(start.kept)
     with Saver(ctx.work, Period.parse(checkpoint_every)) as saver:
-        run = Run(program, sources, order, described, start, alarm.read, workers)
+        run = Run(program, sources, order, described, start, alarm, workers)
         state = run.finish(ctx, saver, ctx.records / "timings.jsonl")
         gap = alarm.measure(run.arrays, state.step)
         (ctx.records / "gap.json").write_text(json.dumps(gap.plain(), indent=1) + "\n")

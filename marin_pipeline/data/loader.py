@@ -136,6 +136,8 @@ class Loader:
             raise StopIteration
         try:
             reading = self._next(step)
+            if isinstance(reading.failed, StopIteration):  # would end the caller's loop as if all were read
+                raise MarinError(f"step {step}: a reader raised StopIteration, which is no end") from reading.failed
             if reading.failed is not None:
                 raise reading.failed
         except BaseException:

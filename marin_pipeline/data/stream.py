@@ -7,13 +7,16 @@ sequences a source gives when it is its turn is the order's business.
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right
+from collections.abc import Sequence
 from fractions import Fraction
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from marin_pipeline.core.errors import InputError
-from marin_pipeline.data.mixture import Mixture, Source, scale
+from marin_pipeline.data.mixture import Mixture, Phase, Source, scale
 from marin_pipeline.data.split import Split
 
 if TYPE_CHECKING:
@@ -134,16 +137,19 @@ class Stream:
         )
 
     def reached(self, position: int) -> Mixture:
-        """The mixture as far as the sequences before `position` go: phases and sources that come later are left out.
+        """The mixture as far as the sequences before `position` go, in a form that is the same for all that give them.
 
-        It gives the same sequences, and says nothing of what is refused (`max_epochs`, `expected_tokens`).
+        Phases and sources that come later are left out, phases start where their first sequence does, and sources stand
+        in the first order, by name, that keeps them as they are within each phase. What is refused (`max_epochs`,
+        `expected_tokens`) is not said.
         """
-        phases = tuple(
-            phase for start, phase in zip(self.starts, self.mixture.phases, strict=True) if start < max(1, position)
-        )
-        named = {name for phase in phases for name in phase.weights}
-        sources = tuple(Source(name, max_epochs=None) for name in self.mixture.names if name in named)
-        return Mixture(sources, phases)
+        reached = [phase for phase, start in enumerate(self.starts) if start < max(1, position)]
+        names = self.mixture.names
+        orders = [[names[place] for place in self._places[phase]] for phase in reached]
+        phases = [
+            Phase(self.starts[phase] * self.sequence_length, self.mixture.phases[phase].weights) for phase in reached
+        ]
+        return Mixture(tuple(Source(name, max_epochs=None) for name in _merged(orders)), tuple(phases))
 
     def restricted(self, position: int) -> list[dict[str, Any]]:
         """What of the mixture the sequences before `position` depend on, as plain values for a key.
@@ -160,3 +166,21 @@ class Stream:
                 weights = [[name, phase.weights[name]] for name in names]
                 plain.append({"from": start, "to": min(end, position), "weights": weights, "split": Split.NAME})
         return plain
+
+
+def _merged(orders: Sequence[Sequence[str]]) -> list[str]:
+    """The first order by name in which each of `orders` keeps its own."""
+    sorter = TopologicalSorter({name: set[str]() for order in orders for name in order})
+    for order in orders:
+        for before, after in pairwise(order):
+            sorter.add(after, before)
+    sorter.prepare()
+    ready, found = list(sorter.get_ready()), list[str]()
+    heapq.heapify(ready)
+    while ready:
+        name = heapq.heappop(ready)
+        found.append(name)
+        sorter.done(name)
+        for each in sorter.get_ready():
+            heapq.heappush(ready, each)
+    return found

@@ -51,6 +51,8 @@ class Snapshot:
     """The lines of the metrics file so far."""
     described: Mapping[str, Any]
     """What made the state, as JSON values: recipe up to `step`, seeds, data position."""
+    kept: bytes = b""
+    """Rows that were read, for the gap alarm. No part of the state: temporary checkpoints have it beside theirs."""
 
 
 def take(arrays: Mapping[str, NamedArray]) -> dict[str, HostArray]:

@@ -98,6 +98,18 @@ class GapAlarm:
         """Note what the loader delivered for a step."""
         self._kept.add(self._order.index(loaded.step), loaded)
 
+    def kept(self) -> bytes:
+        """The rows that were kept, to go with a temporary checkpoint: the order's word for them would not do."""
+        return self._kept.to_bytes()
+
+    def restore(self, kept: bytes) -> None:
+        """Go on with the rows that an earlier process kept.
+
+        Raises:
+            CorruptOutput: when they cannot be read.
+        """
+        self._kept.restore(kept)
+
     def check(self, state: Mapping[str, NamedArray], step: int) -> Gap:
         """Score a state.
 

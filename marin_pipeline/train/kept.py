@@ -6,8 +6,14 @@ and a row that is kept for a long stretch was kept for the short ones before.
 
 from __future__ import annotations
 
+import io
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
+from marin_pipeline.core.errors import CorruptOutput
 from marin_pipeline.data.loader import Loaded
 from marin_pipeline.data.mixing import GOLDEN, mix64
 from marin_pipeline.data.sequences import Rows
@@ -48,6 +54,45 @@ class Kept:
         chosen = [rows[number * len(rows) // count] for number in range(count)]
         return [source for source, _ in chosen], [row for _, row in chosen]
 
+    def to_bytes(self) -> bytes:
+        """What is kept, for a later process that goes on."""
+        rows = {position: row for position, (_, row) in self._rows.items() if row is not None}
+        arrays: dict[str, Any] = {
+            "level": self._level,
+            "first": -1 if self.first is None else self.first,
+            "positions": np.array(list(self._rows), np.int64),
+            "sources": np.array([source for source, _ in self._rows.values()], np.int64),
+            "read": np.array(list(rows), np.int64),
+        }
+        for name in ("inputs", "targets", "documents"):
+            found = [getattr(row, name) for row in rows.values()]
+            if found and found[0] is not None:
+                arrays[name] = np.stack(found)
+        file = io.BytesIO()
+        np.savez(file, **arrays)
+        return file.getvalue()
+
+    def restore(self, content: bytes) -> None:
+        """Go on with what an earlier process kept.
+
+        Raises:
+            CorruptOutput: for other bytes than `to_bytes` gave.
+        """
+        try:
+            with np.load(io.BytesIO(content)) as arrays:
+                read = {int(position): place for place, position in enumerate(arrays["read"])}
+                named = [arrays.get(name) for name in ("inputs", "targets", "documents")]
+                self._rows = {
+                    position: (source, _rows(named, read[position]) if position in read else None)
+                    for position, source in zip(arrays["positions"].tolist(), arrays["sources"].tolist(), strict=True)
+                }
+                first = int(arrays["first"])
+                self._level, self.first = int(arrays["level"]), None if first < 0 else first
+        except (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
+            raise CorruptOutput(
+                f"rows kept for the gap alarm cannot be read ({error}); use another checkpoint"
+            ) from error
+
     def _picked(self, first: int, stop: int) -> np.ndarray:
         """The positions of `[first, stop)` that stand for their stretch, ascending."""
         if stop <= first:
@@ -58,6 +103,13 @@ class Kept:
             bits = mix64(picked.astype(np.uint64) * np.uint64(GOLDEN) + np.uint64(level)) & np.uint64(1)
             picked = 2 * picked + bits.astype(np.int64)
         return picked[(picked >= first) & (picked < stop)]
+
+
+def _rows(arrays: Sequence[np.ndarray | None], place: int) -> Rows:
+    inputs, targets, documents = arrays
+    if inputs is None or targets is None:
+        raise ValueError("rows without inputs or targets")
+    return Rows(inputs[place], targets[place], None if documents is None else documents[place])
 
 
 def _row(rows: Rows, place: int) -> Rows:

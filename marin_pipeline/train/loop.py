@@ -42,6 +42,13 @@ class Watcher(Protocol):
     def log(self, message: str, /) -> None: ...
 
 
+class Follower(Protocol):
+    """Who is told of what was read, and keeps some of it."""
+
+    def read(self, loaded: Loaded, /) -> None: ...
+    def kept(self) -> bytes: ...
+
+
 @dataclass(frozen=True)
 class _Pending:
     """An update that was handed to the device and has not been recorded."""
@@ -61,7 +68,7 @@ class Run:
         order: TrainingOrder,
         described: Callable[[int], dict[str, Any]],
         start: Snapshot | None,
-        on_read: Callable[[Loaded], None] = lambda loaded: None,
+        follower: Follower | None = None,
         workers: int = 8,
     ) -> None:
         """Make the initial state, or lay out that of `start`.
@@ -69,7 +76,7 @@ class Run:
         Args:
             sources: of the order, by place.
             described: what made the state at a step, for its checkpoint.
-            on_read: told of each batch that was read.
+            follower: told of each batch that was read; what it keeps goes with temporary checkpoints.
             workers: threads that read ahead.
 
         Raises:
@@ -79,7 +86,7 @@ class Run:
         self._recipe = program.recipe
         self._sources = sources
         self._order = order
-        self._on_read = on_read
+        self._follower = follower
         self._workers = workers
         self._described = described
         if start is None:
@@ -106,10 +113,13 @@ class Run:
         last = self._recipe.steps
         saver.begin(self._step)
         clock = _Clock(timings, self._step, self._recipe.batch_size * self._recipe.sequence_length)
+        if self._read.unchecked is not None:
+            watcher.log(self._read.unchecked)
         with self._loader(watcher) as loader:
             for loaded in loader:
                 read = self._read.record(loaded.step, loaded.ids, self._needed)
-                self._on_read(loaded)
+                if self._follower is not None:
+                    self._follower.read(loaded)
                 rows = placed(loaded.rows, self._needed, self._program.batch_sharding, self._order.batch_size)
                 self._state, measured = self._program.update(self._state, rows, self._step)
                 handed = _Pending(self._step, read, measured)
@@ -126,6 +136,11 @@ class Run:
                     raise watcher.stop()
                 if saver.due(self._step):
                     saver.save(self.snapshot())
+        if self._step != last:
+            raise MarinError(
+                f"the loader ended after step {self._step} of {last}: it has a defect, and nothing of this run counts "
+                "until it is found (`python -m marin_pipeline.data audit`)"
+            )
         snapshot = self.snapshot()
         clock.write(self._step)
         watcher.progress(last, last, "steps", loss=self._loss, tokens_per_second=clock.rate)
@@ -141,7 +156,8 @@ class Run:
         self._record(self._pending)
         self._pending = None
         arrays = checkpoint.take(self._state)
-        return Snapshot(self._step, arrays, bytes(self._lines), self._described(self._step))
+        kept = b"" if self._follower is None else self._follower.kept()
+        return Snapshot(self._step, arrays, bytes(self._lines), self._described(self._step), kept)
 
     def _loader(self, watcher: Watcher) -> Loader:
         return Loader(

@@ -133,6 +133,25 @@ def held_out_by_source(given: Any) -> Mapping[str, Any]:
     return given if isinstance(given, Mapping) else {TOGETHER: given}
 
 
+def check_apart(tokens: Mapping[str, object]) -> None:
+    """Refuse one store as two sources: their repeats would not be seen.
+
+    Args:
+        tokens: what names the tokens of each source; equal where they are the same.
+
+    Raises:
+        InputError: naming both.
+    """
+    known: dict[object, str] = {}
+    for name, each in tokens.items():
+        if each in known:
+            raise InputError(
+                f"sources {known[each]!r} and {name!r} are the same tokens: give one of them, with the weight and the "
+                "max_epochs of both"
+            )
+        known[each] = name
+
+
 def check_held_out(names: Sequence[str], tokens: Mapping[str, object], held_out: Mapping[str, object]) -> None:
     """Refuse held-out text that is not of the sources, or is what is trained on.
 

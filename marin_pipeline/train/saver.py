@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -20,6 +20,8 @@ from marin_pipeline.train import checkpoint
 from marin_pipeline.train.checkpoint import Snapshot
 
 KEPT = 2
+ROWS = "kept-rows.npz"
+"""File of a temporary checkpoint with what the gap alarm keeps of what was read."""
 _ITEM = re.compile(r"step-(\d{8,})")
 _PERIOD = re.compile(r"(\d+(?:\.\d+)?) ?(s|steps)")
 
@@ -115,6 +117,7 @@ class Saver:
         name = f"step-{snapshot.step:08d}"
         with self._work.writing(name) as folder:
             checkpoint.save(folder, snapshot)
+            (folder / ROWS).write_bytes(snapshot.kept)
         for old in _newest_first(self._work)[KEPT:]:
             self._work.discard(old[1])
 
@@ -136,7 +139,7 @@ def resume(
         InputError: when a temporary checkpoint was made from another recipe or other data, with the difference.
     """
     found: list[tuple[int, str, Callable[[], Snapshot]]] = [
-        (step, f"checkpoint {name}", lambda name=name: checkpoint.load(work.open(name)))
+        (step, f"checkpoint {name}", lambda name=name: _read(work.open(name)))
         for step, name in _newest_first(work)
         if step <= last
     ]
@@ -172,6 +175,15 @@ def resume(
             + " | restore one of them, or force the step to begin again"
         )
     return None
+
+
+def _read(folder: Path) -> Snapshot:
+    """A temporary checkpoint, with the rows beside it."""
+    snapshot = checkpoint.load(folder)
+    try:
+        return replace(snapshot, kept=(folder / ROWS).read_bytes())
+    except OSError as error:
+        raise CorruptOutput(f"{folder / ROWS}: cannot be read ({error}); use another checkpoint") from error
 
 
 def _newest_first(work: Work) -> list[tuple[int, str]]:

@@ -323,6 +323,16 @@ def test_other_errors_are_raised_as_they_are_with_a_note(sources: list[Sequences
     assert raised.value.__notes__[-1] == "while training data was read: step 2, source 'a'"
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_reader_that_says_it_is_at_its_end_does_not_end_the_run(sources: list[Sequences], workers: int):
+    source = Watched(sources[0], failing(2, 0, StopIteration()))
+    with (
+        Loader(ONE, [source], rows=ALL, start=0, stop=6, workers=workers) as loader,
+        pytest.raises(MarinError, match="step 2: a reader raised StopIteration"),
+    ):
+        list(loader)
+
+
 def test_of_two_failures_in_a_step_the_same_one_is_always_told(sources: list[Sequences]):
     """That of the source that comes first, though its read ends last."""
     second = threading.Event()

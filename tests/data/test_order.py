@@ -133,6 +133,7 @@ def test_what_comes_later_can_be_left_out() -> None:
     order = several()
     for position, phases in ((0, 1), (1000, 1), (1001, 2)):
         reached = order.stream.reached(position)
+        assert Stream(reached, 10).reached(position) == reached
         assert len(reached.phases) == phases
         sizes = dict(zip(order.names, order.sequences, strict=True))
         short = TrainingOrder(Stream(reached, 10), sizes, 8, seed=7)

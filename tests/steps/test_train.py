@@ -151,14 +151,22 @@ def test_invariant_numerics_are_refused_at_declaration(tokens: Artifact[Tokens])
         ({"model": LlamaConfig(vocabulary=32, width=16, layers=1, heads=2, feed_forward=32)}, "model.vocabulary=32"),
         ({"sequence_length": 5000}, "less than one sequence of 5,000"),
         ({"checkpoint_every": "often"}, "checkpoint_every"),
+        ({"workers": -1}, "workers is -1"),
+        ({"maximum_gap": float("nan")}, "maximum_gap is nan"),
         ({"mesh": MeshShape(data=3)}, "1 devices"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(
     tokens: Artifact[Tokens], tmp_path: Path, change: dict[str, Any], named: str
 ):
+    given = {"tokens": tokens, "steps": 6, **SMALL, **change}
+
+    def declared_and_run() -> None:
+        train(**given)
+        train.fn(test_context(tmp_path), **given)
+
     with pytest.raises(InputError, match=named):
-        train.fn(test_context(tmp_path), **{"tokens": tokens, "steps": 6, **SMALL, **change})
+        declared_and_run()
 
 
 def test_another_seed_of_the_order_does_not_go_on_from_a_checkpoint(tokens: Artifact[Tokens], tmp_path: Path):
@@ -281,6 +289,10 @@ def test_the_gap_alarm_is_in_no_key_and_keeps_the_state_that_it_refuses(tokens: 
     with pytest.raises(MarinError, match="held-out"):
         train.fn(ctx, held_out=strange, maximum_gap=1e-3, **given)
     assert ctx.work.items()[-1] == "step-00000006"
+    first = json.loads((ctx.records / "gap.json").read_text())
+    with pytest.raises(MarinError, match="held-out"):  # the same command again is judged by what was read, too
+        train.fn(ctx, held_out=strange, maximum_gap=1e-3, **given)
+    assert json.loads((ctx.records / "gap.json").read_text()) == first
     again = interrupted(ctx)
     state = train.fn(again, held_out=strange, maximum_gap=9.0, **given)
     assert again.logged[0] == "going on from checkpoint step-00000006"
@@ -309,3 +321,23 @@ def test_held_out_text_is_not_what_is_trained_on(tokens: Artifact[Tokens], by_na
 def test_held_out_text_is_of_the_sources(tokens: Artifact[Tokens], other: Artifact[Tokens]):
     with pytest.raises(InputError, match="held_out names c, and the sources of the mixture are a, b"):
         train({"a": tokens, "b": other}, mixture=MIXTURE, held_out={"c": tokens}, steps=6, **SMALL)
+
+
+def test_one_store_is_not_two_sources(tokens: Artifact[Tokens]):
+    with pytest.raises(InputError, match="sources 'a' and 'b' are the same tokens"):
+        train({"a": tokens, "b": tokens}, mixture=MIXTURE, steps=6, **SMALL)
+
+
+def test_what_is_written_of_the_order_is_the_same_however_it_was_declared(
+    tokens: Artifact[Tokens], other: Artifact[Tokens], tmp_path: Path
+):
+    """Two starts that are rounded to one sequence, and sources that share no phase in another order, are one key."""
+    sources = (Source("a"), Source("b", max_epochs=None))
+    made = []
+    for place, (order, start) in enumerate(((sources, 12 * 16), (sources[::-1], 12 * 16 - 15))):
+        mixture = Mixture(order, (Phase(0, {"a": 1}), Phase(start, {"b": 1})))
+        given: dict[str, Any] = {"tokens": {"a": tokens, "b": other}, "mixture": mixture, "steps": 5, **SMALL}
+        ctx = test_context(tmp_path / str(place))
+        train.fn(ctx, **given)
+        made.append((train(**given).key, content(ctx.out)))
+    assert made[0] == made[1]

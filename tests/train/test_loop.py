@@ -242,3 +242,10 @@ def test_a_checkpoint_that_read_something_else_is_refused(program: Program, tmp_
         with pytest.raises(InputError, match="read"):
             Run(program, [Source()], ORDER, lambda step: {}, wrong)
     Run(program, [Source()], ORDER, lambda step: {}, saved)
+
+
+def test_a_loader_that_ends_early_ends_with_an_error(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    real = loop.Loader
+    monkeypatch.setattr(loop, "Loader", lambda *given, stop, **named: real(*given, stop=stop - 2, **named))
+    with pytest.raises(MarinError, match="the loader ended after step 7 of 9"):
+        run(program, tmp_path)
