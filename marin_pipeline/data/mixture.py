@@ -114,7 +114,7 @@ class Phase:
             more = "more" if total > 1 else "less"
             raise InputError(
                 f"{self.where}: the weights of its {len(values)} sources sum to {_shown(total)}, "
-                f"{float(abs(total - 1)):.3g} {more} than 1; correct them, or give weights=shares({{...}}), which "
+                f"{_rough(abs(total - 1))} {more} than 1; correct them, or give weights=shares({{...}}), which "
                 "divides relative weights by their sum"
             )
         object.__setattr__(self, "weights", {name: str(value) for name, value in values.items()})
@@ -130,7 +130,11 @@ class Phase:
 
 
 def _shown(total: Fraction) -> str:
-    return str(total) if total.denominator < 10**20 else f"{float(total):.15g}"
+    return str(total) if total.denominator < 10**20 and total < 10**20 else _rough(total, 15)
+
+
+def _rough(value: Fraction, digits: int = 3) -> str:
+    return f"{float(value):.{digits}g}" if value < 10**300 else "more than 1e300"
 
 
 @dataclass(frozen=True)

@@ -126,12 +126,17 @@ class Stream:
                 continue
             if source not in self._places[phase]:
                 break
-            weight = float(Fraction(self.mixture.phases[phase].weights[self.mixture.names[source]]))
+            weight = Fraction(self.mixture.phases[phase].weights[self.mixture.names[source]])
             more = number - self._before[phase][source]
             stop = start + int((more + 4) / weight) + 4 if last else self.starts[phase + 1]
             # The first position by which the source has had one turn more is the one after the turn.
-            positions = range(start, stop + 1)
-            return positions[bisect_right(positions, number, key=lambda p: self._counts(phase, p)[source])] - 1
+            while start < stop:
+                middle = (start + stop) // 2
+                if self._counts(phase, middle)[source] > number:
+                    stop = middle
+                else:
+                    start = middle + 1
+            return start - 1
         raise InputError(
             f"source {self.mixture.names[source]!r} has no turn {number:,}: the phases that name it end before"
         )

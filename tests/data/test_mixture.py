@@ -331,6 +331,11 @@ def test_fractions_with_no_short_common_denominator_are_refused() -> None:
         Phase(0, many)
 
 
+def test_a_weight_beyond_every_float_is_refused_as_others_are() -> None:
+    with pytest.raises(InputError, match=r"sum to more than 1e300, more than 1e300 more than 1"):
+        Phase(0, {"a": "1e400"})
+
+
 ONE = Phase(0, {"a": 1})
 A, B = Source("a"), Source("b")
 

@@ -105,6 +105,17 @@ def test_a_sequence_is_found_where_it_is_read(position: int) -> None:
     assert order.find(source, sequence, epoch) == position
 
 
+def test_a_sequence_of_a_source_with_next_to_no_weight_is_found() -> None:
+    mixture = Mixture(
+        (Source("much", None), Source("hardly", None)),
+        (Phase(0, {"much": "99999999999999999999999999/100000000000000000000000000", "hardly": "1e-26"}),),
+    )
+    order = TrainingOrder(Stream(mixture, 1), {"much": 10, "hardly": 10}, 4, seed=0)
+    position = order.find(1, 3, 1)
+    assert position > 10**26
+    assert order.stream.counts(position + 1)["hardly"] == order.stream.counts(position)["hardly"] + 1
+
+
 def test_a_turn_that_never_comes_is_refused() -> None:
     with pytest.raises(InputError, match="'code' has no turn"):
         several().find(1, 5, 500)
