@@ -25,6 +25,8 @@ from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.data.order import Batch, TrainingOrder
 from marin_pipeline.data.sequences import Rows, SequenceSource
 
+AHEAD_TOKENS = 2**16
+"""Tokens that are read ahead where nothing else is said: many small batches, or a few large ones."""
 TOLD_SECONDS = 10.0
 """Waiting is told at most once in this time."""
 TOLD_SHARE = 0.1
@@ -69,7 +71,7 @@ class Loader:
         start: int,
         stop: int,
         workers: int = 8,
-        ahead: int = 4,
+        ahead: int | None = None,
         log: Log | None = None,
     ) -> None:
         """Begin to read.
@@ -81,7 +83,7 @@ class Loader:
             stop: the step after the last.
             workers: threads that read; each has one read of one source under way at a time. Where reads are slow and
                 a batch draws on many sources, as many as a batch has sources do no harm. 0 reads in the caller.
-            ahead: batches that are ready or in work.
+            ahead: batches that are ready or in work. By default as many as have 65,536 tokens, from 4 to 64.
             log: told when waiting for data takes a good part of the time, and of a read that does not end.
 
         Raises:
@@ -91,6 +93,8 @@ class Loader:
         _check_sources(order, sources)
         if not order.first_step <= start <= stop:
             raise InputError(f"steps {start} to {stop}: they must not fall, nor begin before step {order.first_step}")
+        if ahead is None:
+            ahead = max(4, min(64, AHEAD_TOKENS // max(1, len(rows) * order.sequence_length)))
         if workers < 0 or ahead < 1:
             raise InputError(f"workers={workers}, ahead={ahead}: at least 0 threads and 1 batch are needed")
         self._log: Log = log or (lambda _: None)

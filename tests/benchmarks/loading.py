@@ -46,7 +46,7 @@ LARGE = Shape(16, 4096, 400, 100)
 SMALL = Shape(8, 128, 3000, 200)
 """That of the quick start: the smaller a batch, the more a wait for it costs."""
 WEIGHTS = {"a": "0.6", "b": "0.3", "c": "0.1"}
-MANY_WORKERS = 16
+MANY_WORKERS = 64
 
 
 class _FarRead:

@@ -28,7 +28,7 @@ class DefectiveLoader(Loader):
         start: int,
         stop: int,
         workers: int = 2,
-        ahead: int = 4,
+        ahead: int | None = None,
         log: Callable[[str], None] | None = None,
         hosts: int | None = None,
     ) -> None:
