@@ -252,6 +252,8 @@ class _Run:
         self._stream = hashlib.sha256()
         self._steps = self._rows = self._other_batches = self._other_tokens = 0
         self._problem: str | None = None
+        self._before: tuple[int, Sequence[Loaded], np.ndarray] | None = None
+        """What was delivered for the step before, and its digests then."""
 
     def drive(self, loader_for: LoaderFor) -> AuditRow:
         for (start, stop), hosts in zip(itertools.pairwise(self._bounds), self._hosts, strict=True):
@@ -262,6 +264,7 @@ class _Run:
                     self._take(step, slices, [next(loader, None) for loader in loaders])
                 if any(next(loader, None) is not None for loader in loaders):
                     self._wrong(f"a loader goes on after step {stop - 1}, the last it was asked for")
+        self._look_again()
         distinct = sum(int(np.count_nonzero(reads)) for reads in self._reads.values())
         most = max((int(reads.max()) for reads in self._reads.values()), default=0)
         if distinct < self._rows:
@@ -283,6 +286,8 @@ class _Run:
         expected = self._order.batch(step)
         ids = Batch.joined([part.ids for part in parts])
         digests = np.concatenate([_digests(part.rows) for part in parts])
+        self._look_again()
+        self._before = step, parts, digests
         for array in (ids.sources, ids.sequences, digests):
             self._stream.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
         self._rows += len(ids)
@@ -293,6 +298,16 @@ class _Run:
             if len(differ):
                 self._wrong(f"step {step}, row {differ[0]} does not hold {self._told(ids, int(differ[0]))}")
             self._count(ids, expected.epochs)
+
+    def _look_again(self) -> None:
+        """See that the rows of the step before are as they were: the model may be reading them still."""
+        if self._before is not None:
+            step, parts, digests = self._before
+            changed = int(np.count_nonzero(np.concatenate([_digests(part.rows) for part in parts]) != digests))
+            if changed:
+                self._other_tokens += changed
+                self._wrong(f"step {step}: {changed} rows had other tokens once the next step was delivered")
+            self._before = None
 
     def _compare(self, step: int, ids: Batch, expected: Batch, parts: Sequence[Loaded]) -> None:
         """Compare the ids of a step with the order's, those of the rows and those of the batch that each host knows."""

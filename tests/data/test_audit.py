@@ -199,6 +199,24 @@ def test_a_host_that_knows_another_batch_than_the_order_says_is_caught_though_it
     assert row.other_batches == 1
 
 
+class OneBuffer(Loader):
+    """Delivers each batch in the arrays of the one before."""
+
+    def __next__(self) -> Loaded:
+        loaded = super().__next__()
+        kept = self.__dict__.setdefault("kept", loaded.rows)
+        kept.inputs[:], kept.targets[:] = loaded.rows.inputs, loaded.rows.targets
+        return replace(loaded, rows=kept)
+
+
+def test_a_buffer_that_is_used_again_is_caught() -> None:
+    """The device may read it still: an update is made while the next batch is asked for."""
+    order = one_source(48, 24)
+    report = _audit(OneBuffer, order, [Counted(48)], hosts=(1, 2), workers=(0,), epochs=2)
+    assert not report.ok
+    assert "other tokens once the next step was delivered" in str(report.rows[0].problem)
+
+
 def test_no_run_is_no_proof() -> None:
     assert not _audit(Loader, one_source(20, 6), [Counted(20)], hosts=(1,), workers=()).ok
 
