@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from haliax import Axis, NamedArray
 
-from marin_pipeline.core.errors import InputError
+from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.data.loader import Loaded
 from marin_pipeline.data.order import Batch, TrainingOrder
 from marin_pipeline.data.sequences import NO_TARGET, Rows, SequenceSource
@@ -243,6 +243,12 @@ class GapAlarm:
             arrays = placed(_cut(part, self._needed), self._needed, self._sharding, self._batch)
             found.append(np.asarray(self._forward(parameters, *arrays), np.float64)[:, : taken.stop - first])
         total, targets = np.concatenate(found, axis=1)
+        wrong = int(np.count_nonzero((targets > 0) & ~np.isfinite(total)))
+        if wrong:
+            raise MarinError(
+                f"{wrong} of {count} sequences that were scored for the gap alarm have a loss that is not finite: the "
+                "state cannot be used, or the text has token ids that the model does not know"
+            )
         return np.divide(total, targets, out=np.full(count, math.nan), where=targets > 0)
 
     def _row_losses(

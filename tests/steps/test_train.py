@@ -341,3 +341,10 @@ def test_what_is_written_of_the_order_is_the_same_however_it_was_declared(
         train.fn(ctx, **given)
         made.append((train(**given).key, content(ctx.out)))
     assert made[0] == made[1]
+
+
+def test_a_held_out_loss_that_is_no_number_is_no_pass(tokens: Artifact[Tokens], tmp_path: Path):
+    """Ids that the model does not know."""
+    beyond = write_store(tmp_path / "beyond", [[[*range(60, 100), 0]] * 9], vocabulary=128)
+    with pytest.raises(MarinError, match="sequences that were scored for the gap alarm have a loss that is not finite"):
+        train.fn(test_context(tmp_path), tokens=tokens, held_out=beyond, steps=6, **SMALL)
