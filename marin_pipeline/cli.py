@@ -135,7 +135,8 @@ def _show_plainly(kind: type[BaseException], error: BaseException, trace: Traceb
         return
     say(redacted(f"error: {error}"), sys.stderr)
     for frame in reversed(traceback.extract_tb(trace)):
-        if not Path(frame.filename).is_relative_to(Path(__file__).parent):
+        # Code that is made for a dataclass is in no file.
+        if os.path.isfile(frame.filename) and not Path(frame.filename).is_relative_to(Path(__file__).parent):
             say(redacted(f"  in {frame.filename}:{frame.lineno}: {frame.line}"), sys.stderr)
             break
     raise SystemExit(UsageError.exit_code if isinstance(error, InputError) else error.exit_code)

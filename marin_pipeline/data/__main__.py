@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,10 +20,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     inspection.add(subparsers)
     parsed = parser.parse_args(arguments)
     try:
-        return parsed.run(parsed)
+        code = parsed.run(parsed)
+        sys.stdout.flush()
+    except BrokenPipeError:  # its reader has gone, as in `... | head`: the last flush is quiet, too
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
+        return 1
     except MarinError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
+    return code
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from marin_pipeline.core.errors import InputError, MarinError
+from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError
 from marin_pipeline.data.schema import Stored, Tokens
 from marin_pipeline.data.token_ledger import Ledger
 from marin_pipeline.data.token_writer import OFFSETS_ARRAY, TOKENS_ARRAY, digest_bytes, zarr3
@@ -245,6 +245,8 @@ class TokenStore:
         entry = self.ledger.parts[part]
         try:
             folder = os.fspath(self._stored / f"{entry.name}/{name}")
+        except CorruptOutput as error:  # it says what is wrong, where, and what to do
+            raise InputError(f"{entry.name}/{name}: {error}") from error
         except MarinError as error:
             raise self._damaged(part, name, f"missing ({error})") from error
         # What the cache has from before an array was opened is compared with the disk; after that, nothing changes.

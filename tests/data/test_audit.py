@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from marin_pipeline.data.order import Batch, TrainingOrder
 from marin_pipeline.data.read_ledger import ReadLedger
 from marin_pipeline.data.sequences import Rows, Sequences, SequenceSource
 from marin_pipeline.data.token_store import TokenStore
+from tests.conftest import ROOT
 from tests.data.defective_loader import DefectiveLoader
 from tests.data.orders import SEQUENCE_LENGTH, mixed, one_source
 from tests.data.token_stores import write_store
@@ -312,3 +315,15 @@ def test_the_audit_passes_over_a_store_whose_documents_are_kept_apart(folder: Pa
     source = Sequences(TokenStore(open_tokens(str(folder))), SEQUENCE_LENGTH, separate=True)
     report = _audit(Loader, one_source(len(source), 24), [source], hosts=(1, 3), workers=(0, 2), resumes=[(), (5,)])
     assert report.ok
+
+
+def test_a_reader_that_has_gone_ends_the_command_without_a_traceback(folder: Path) -> None:
+    """As in `... | head -1`."""
+    command = [sys.executable, "-m", "marin_pipeline.data", "audit", str(folder), "--sequence-length", "8"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    told = process.stderr.read()
+    assert process.wait() == 1
+    assert told == b""
