@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeGuard
 
 from marin_pipeline.core.artifact import Artifact
@@ -28,7 +28,9 @@ from marin_pipeline.core.errors import DeclarationError, InputError, MarinError,
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.grid import Grid, flattened
 from marin_pipeline.core.marks import annotations_of
+from marin_pipeline.core.projects import is_third_party
 from marin_pipeline.core.secrets import redacted, redactor
+from marin_pipeline.core.step import Step
 from marin_pipeline.core.visible import OutputLost, say, visible
 
 if TYPE_CHECKING:
@@ -133,13 +135,27 @@ def _show_plainly(kind: type[BaseException], error: BaseException, trace: Traceb
         else:
             say(redacted(text).removesuffix("\n"), sys.stderr)
         return
-    say(redacted(f"error: {error}"), sys.stderr)
-    for frame in reversed(traceback.extract_tb(trace)):
-        # Code that is made for a dataclass is in no file.
-        if os.path.isfile(frame.filename) and not Path(frame.filename).is_relative_to(Path(__file__).parent):
-            say(redacted(f"  in {frame.filename}:{frame.lineno}: {frame.line}"), sys.stderr)
-            break
+    say(redacted("\n".join([f"error: {error}", *_declared_at(trace)])), sys.stderr)
     raise SystemExit(UsageError.exit_code if isinstance(error, InputError) else error.exit_code)
+
+
+_CALL_OF_STEP: CodeType = vars(Step)["__call__"].__code__
+
+
+def _declared_at(trace: TracebackType | None) -> list[str]:
+    """The line that says where in the user's own files an error was raised; none where no such file is known.
+
+    That is the innermost frame in a real file outside of this package and of what is installed. What a step runs of its
+    own to check a call, such as its `chain=`, is no place of the user's: the call is.
+    """
+    found: traceback.FrameSummary | None = None
+    while trace is not None and trace.tb_frame.f_code is not _CALL_OF_STEP:
+        code = trace.tb_frame.f_code
+        file = Path(code.co_filename)
+        if not file.is_relative_to(Path(__file__).parent) and file.is_file() and not is_third_party(file):
+            found = traceback.FrameSummary(code.co_filename, trace.tb_lineno, code.co_name)
+        trace = trace.tb_next
+    return [f"  in {found.filename}:{found.lineno}: {found.line}"] if found else []
 
 
 # Every experiment imports `main` from here, so its declarations are covered before main() is reached.
@@ -158,7 +174,7 @@ def leave(command: Callable[[], int]) -> NoReturn:
         with interrupts.heard():
             code = command()
     except MarinError as error:
-        say(redacted(f"error: {error}"), sys.stderr)
+        say(redacted("\n".join([f"error: {error}", *getattr(error, "__notes__", ())])), sys.stderr)
         code = 130 if interrupts else error.exit_code
     except KeyboardInterrupt:
         code = 130
@@ -390,9 +406,14 @@ def _without_collection() -> Generator[None]:
 def _declared(target: Target | Callable[..., Target], parsed: argparse.Namespace) -> Any:
     try:
         return _build(target, parsed)
-    except InputError as error:
+    except MarinError as error:
         # What cannot be declared is wrong use, and nothing has been started.
-        raise UsageError(str(error)) from error
+        told = UsageError(str(error)) if isinstance(error, InputError) else error
+        for line in _declared_at(error.__traceback__):
+            told.add_note(line)
+        if told is error:
+            raise
+        raise told from error
 
 
 def _session(built: Any, overrides: Sequence[str], parsed: argparse.Namespace) -> Session:

@@ -92,9 +92,10 @@ def _read(starts: DocumentStarts) -> np.ndarray:
 
     import tensorstore
 
+    from marin_pipeline.data.damage import remedy
     from marin_pipeline.data.token_writer import digest_bytes, zarr3
 
-    again = "`marin-pipeline verify` says what has changed; then make the tokens again"
+    again = remedy(None)
     with tempfile.TemporaryDirectory() as folder:
         for path, file in starts.files.items():
             link = Path(folder, path)

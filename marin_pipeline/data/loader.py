@@ -22,6 +22,7 @@ from typing import Self
 import numpy as np
 
 from marin_pipeline.core.errors import InputError, MarinError
+from marin_pipeline.data.checks import check_kind, check_whole
 from marin_pipeline.data.order import Batch, TrainingOrder
 from marin_pipeline.data.sequences import Rows, SequenceSource
 
@@ -89,6 +90,11 @@ class Loader:
         Raises:
             InputError: when sources or rows are not those of the order.
         """
+        check_kind("a loader", TrainingOrder, "a TrainingOrder", order=order)
+        check_kind("a loader", Sequence, "a list of sources", sources=sources)
+        check_whole("a loader", start=start, stop=stop, workers=workers, ahead=ahead)
+        if log is not None and not callable(log):
+            raise InputError(f"a loader: log is {log!r}: give a function of one line of text, or None")
         rows = _checked_rows(rows, order.batch_size)
         _check_sources(order, sources)
         if not order.first_step <= start <= stop:
@@ -433,7 +439,10 @@ def _placed(error: BaseException, where: str) -> BaseException:
 
 
 def _checked_rows(rows: np.ndarray, batch_size: int) -> np.ndarray:
-    rows = np.array(rows, np.int64)
+    given = np.array(rows)
+    if given.size and given.dtype.kind not in "iu":
+        raise InputError(f"rows of a batch must be whole numbers, and the array is of {given.dtype}")
+    rows = given.astype(np.int64)
     if rows.ndim != 1 or np.any(np.diff(rows) <= 0) or np.any((rows < 0) | (rows >= batch_size)):
         raise InputError(f"rows of a batch of {batch_size} must ascend from 0 on, each once; given were {rows}")
     rows.flags.writeable = False

@@ -16,11 +16,14 @@ from fractions import Fraction
 from itertools import pairwise
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.checks import check_kind, check_whole
 
 Weight = int | float | str
 """A whole number, text such as `"1/3"` or `"1e-5"`, or a float, which stands for its shortest decimal: 0.1 is 1/10."""
 
 _TEXT = re.compile(r"-?[0-9]+(/[0-9]+|(\.[0-9]+)?(e[-+]?[0-9]{1,3})?)", re.IGNORECASE | re.ASCII)
+_ROUNDED = Fraction(1, 10**9)
+"""Weights whose sum misses 1 by less are meant to sum to 1: they are fractions that were rounded to decimals."""
 _LONGEST = 500
 """Characters of a weight's text: enough for any float, and no number that takes a second to read."""
 
@@ -83,11 +86,14 @@ class Source:
     """
 
     def __post_init__(self) -> None:
+        check_kind("a source of the mixture", str, "text", name=self.name)
         if not self.name:
             raise InputError("a source of the mixture has an empty name: give each source a name")
+        where = f"source {self.name!r}"
+        check_whole(where, or_none=True, max_epochs=self.max_epochs, expected_tokens=self.expected_tokens)
         for field, value in (("max_epochs", self.max_epochs), ("expected_tokens", self.expected_tokens)):
             if value is not None and value < 1:
-                raise InputError(f"source {self.name!r}: {field} is {value}; give at least 1, or leave the source out")
+                raise InputError(f"{where}: {field} is {value}; give at least 1, or leave the source out")
 
 
 @dataclass(frozen=True)
@@ -104,17 +110,22 @@ class Phase:
     """
 
     def __post_init__(self) -> None:
+        check_whole("a phase of the mixture", start=self.start)
         if self.start < 0:
             raise InputError(f"a phase of the mixture starts at {self.start} tokens: give at least 0")
+        check_kind(self.where, Mapping, "a dict of weights by source", weights=self.weights)
+        for name in self.weights:
+            check_kind(f"{self.where}, weights", str, "its name", source=name)
         if not self.weights:
             raise InputError(f"{self.where}: it has no weights; name at least one source")
         values = {name: exact(weight, f"{self.where}, source {name!r}") for name, weight in self.weights.items()}
         total = sum(values.values(), Fraction(0))
         if total != 1:
             more = "more" if total > 1 else "less"
+            cure = 'write fractions as text, "1/3" for 1/3' if abs(total - 1) < _ROUNDED else "correct them"
             raise InputError(
                 f"{self.where}: the weights of its {len(values)} sources sum to {_shown(total)}, "
-                f"{_rough(abs(total - 1))} {more} than 1; correct them, or give weights=shares({{...}}), which "
+                f"{_rough(abs(total - 1))} {more} than 1; {cure}, or give weights=shares({{...}}), which "
                 "divides relative weights by their sum"
             )
         object.__setattr__(self, "weights", {name: str(value) for name, value in values.items()})
@@ -152,6 +163,11 @@ class Mixture:
     """In the order of training; the first starts at 0, the last never ends."""
 
     def __post_init__(self) -> None:
+        for name, given, kind in (("sources", self.sources, Source), ("phases", self.phases, Phase)):
+            what = f"a tuple of {kind.__name__}s"
+            check_kind("a mixture", (tuple, list), what, **{name: given})
+            for place, each in enumerate(given):
+                check_kind("a mixture", kind, f"a {kind.__name__}", **{f"{name}[{place}]": each})
         if not self.sources or not self.phases:
             raise InputError(
                 f"a mixture of {len(self.sources)} sources and {len(self.phases)} phases: it needs at least one of each"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.checks import check_kind, check_whole
 from marin_pipeline.data.mixing import GOLDEN, key64, mix64
 from marin_pipeline.data.permutation import BlockPermutation
 from marin_pipeline.data.permutation import Permutation as Permutation
@@ -76,6 +77,13 @@ class TrainingOrder:
         Raises:
             InputError: for a batch size below 1, a negative position, or a source without sequences.
         """
+        where = "an order of training"
+        check_kind(where, Stream, "a Stream", stream=stream)
+        check_kind(where, Shuffle, "a Shuffle", shuffle=shuffle)
+        check_kind(where, Mapping, "a dict of whole numbers by source", sequences=sequences)
+        for name, count in sequences.items():
+            check_whole(f"{where}, source {name!r}", sequences=count)
+        check_whole(where, batch_size=batch_size, seed=seed, first_step=first_step, first_token=first_token)
         if batch_size < 1:
             raise InputError(f"batch size {batch_size}: it must be at least 1")
         if first_token < 0:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marin_pipeline.core.errors import InputError, MarinError
+from marin_pipeline.core.errors import CorruptOutput, InputError
+from marin_pipeline.data.damage import remedy, state
 from marin_pipeline.data.packing import Plan, open_plan
 from marin_pipeline.data.packing_ledger import PackingLedger
 from marin_pipeline.data.schema import Packing, Stored
@@ -145,7 +146,8 @@ class PackedSequences:
                 entry = self.ledger.parts[part]
                 try:
                     path = os.fspath(self._packing / entry.name)
-                except MarinError as error:
-                    raise InputError(f"{entry.name}: the plan is missing ({error}); pack the tokens again") from error
+                except (CorruptOutput, InputError) as error:
+                    told = f"{entry.name}: the plan is {state(error)}; {remedy(self._packing)}"
+                    raise InputError(told) from error
                 self._plans[part] = open_plan(path, entry.rows, entry.continued, entry.sha256)
             return self._plans[part]

@@ -98,8 +98,8 @@ class PackingLedger:
         found = ledger_digest(ledger)
         if found != self.token_ledger:
             raise InputError(
-                f"{where}: the plan belongs to another token store (ledger {self.token_ledger[:16]}…) than the one it "
-                f"is read with ({found[:16]}…); give that one, or {_AGAIN}"
+                f"{where}: the plan was made for other tokens (ledger {self.token_ledger[:16]}…) than these "
+                f"({found[:16]}…); give the plan that was made for these, or {_AGAIN}"
             )
 
     def to_json(self) -> str:

@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.checks import check_whole
 from marin_pipeline.data.mixing import GOLDEN, key64, mix64
 
 LONGEST = 2**62
@@ -130,6 +131,7 @@ class Permutation:
     """Any integer; counts modulo 2**64."""
 
     def __post_init__(self) -> None:
+        check_whole("a permutation", length=self.length, seed=self.seed)
         _check_length(self.length)
 
     def __call__(self, indices: np.ndarray) -> np.ndarray:
@@ -171,6 +173,7 @@ class BlockPermutation:
     """Blocks a window; the last window may have fewer."""
 
     def __post_init__(self) -> None:
+        check_whole("a permutation", length=self.length, seed=self.seed, block=self.block, window=self.window)
         _check_length(self.length)
         if self.block < 1 or self.window < 1:
             raise InputError(f"block {self.block} and window {self.window}: both must be at least 1")

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.checks import check_whole
 from marin_pipeline.data.token_store import TokenStore
 
 NO_TARGET = -1
@@ -79,6 +80,7 @@ class Sequences:
             sequence_length: tokens that a sequence predicts.
             separate: keep attention within a document. The token that ends a document is the first input of the next.
         """
+        check_whole("sequences", sequence_length=sequence_length)
         if sequence_length < 1:
             raise InputError(f"sequence length {sequence_length}: it must be at least 1")
         self.store = store

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.checks import check_whole
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class Shuffle:
     """Over the whole of a source, or in two levels where it is read from far away.
 
     Raises:
-        InputError: for a block or a window below 1.
+        InputError: for a block or a window that is no whole number of at least 1.
     """
 
     block: int | None = None
@@ -22,6 +23,8 @@ class Shuffle:
     """Blocks among whose sequences a batch draws; unused without blocks."""
 
     def __post_init__(self) -> None:
+        check_whole("shuffle", or_none=True, block=self.block)
+        check_whole("shuffle", window=self.window)
         if (self.block is not None and self.block < 1) or self.window < 1:
             raise InputError(f"shuffle: block={self.block} and window={self.window}: both must be at least 1")
 

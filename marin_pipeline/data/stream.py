@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.checks import check_kind, check_whole
 from marin_pipeline.data.mixture import Mixture, Phase, Source, scale
 from marin_pipeline.data.split import Split
 
@@ -36,6 +37,8 @@ class Stream:
         Raises:
             InputError: for a length below 1, or when two phases begin with the same sequence.
         """
+        check_kind("a stream", Mixture, "a Mixture", mixture=mixture)
+        check_whole("a stream", sequence_length=sequence_length)
         if sequence_length < 1:
             raise InputError(f"sequence length {sequence_length}: it must be at least 1")
         self.mixture = mixture

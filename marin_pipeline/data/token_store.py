@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from marin_pipeline.core.errors import CorruptOutput, InputError, MarinError
+from marin_pipeline.core.errors import CorruptOutput, InputError
+from marin_pipeline.data.damage import remedy, state
 from marin_pipeline.data.schema import Stored, Tokens
 from marin_pipeline.data.token_ledger import Ledger
 from marin_pipeline.data.token_writer import OFFSETS_ARRAY, TOKENS_ARRAY, digest_bytes, zarr3
@@ -52,19 +53,22 @@ class TokenStore:
             InputError: when the ledger is missing, was changed, or is of another output or another tokenizer.
         """
         self._stored = tokens
+        self._remedy = remedy(tokens)
         value = tokens.value
         path = os.fspath(tokens / value.ledger)
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
         except (FileNotFoundError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: no readable ledger of tokens ({error}); {_AGAIN}") from error
+            raise InputError(f"{path}: no readable ledger of tokens ({error}); {self._remedy}") from error
         self.ledger = Ledger.from_json(text, path)
         """What the store holds."""
         for name in ("tokens", "documents", "bytes", "vocabulary", "end_of_document"):
             said, found = getattr(value, name), getattr(self.ledger, name)
             if said != found:
-                raise InputError(f"{path}: {name} is {found}, where the output has {said}: not its ledger; {_AGAIN}")
+                raise InputError(
+                    f"{path}: {name} is {found}, where the output has {said}: not its ledger; {self._remedy}"
+                )
         if tokenizer is not None:
             with open(tokenizer, "rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -176,7 +180,7 @@ class TokenStore:
         if problems:
             raise InputError(
                 "; ".join(
-                    [f"{len(problems)} arrays of the token store are not as they were written", *problems, _AGAIN]
+                    [f"{len(problems)} arrays of the token store are not as they were written", *problems, self._remedy]
                 )
             )
 
@@ -194,7 +198,7 @@ class TokenStore:
                     stop = min(start + VERIFY_ELEMENTS, array.shape[0])
                     digest.update(digest_bytes(array[start:stop].read().result()))
             except InputError as error:
-                found.append(str(error).removesuffix(f"; {_AGAIN}"))
+                found.append(str(error).removesuffix(f"; {self._remedy}"))
                 continue
             except ValueError as error:
                 found.append(f"{entry.name}/{name}: {_reason(error)}")
@@ -245,10 +249,8 @@ class TokenStore:
         entry = self.ledger.parts[part]
         try:
             folder = os.fspath(self._stored / f"{entry.name}/{name}")
-        except CorruptOutput as error:  # it says what is wrong, where, and what to do
-            raise InputError(f"{entry.name}/{name}: {error}") from error
-        except MarinError as error:
-            raise self._damaged(part, name, f"missing ({error})") from error
+        except (CorruptOutput, InputError) as error:
+            raise self._damaged(part, name, state(error)) from error
         # What the cache has from before an array was opened is compared with the disk; after that, nothing changes.
         spec = {**zarr3(folder), "recheck_cached_data": "open"}
         try:
@@ -270,14 +272,11 @@ class TokenStore:
             raise self._damaged(part, name, _reason(error)) from error
 
     def _damaged(self, part: int, name: str, reason: str) -> InputError:
-        return InputError(f"{self.ledger.parts[part].name}/{name}: {reason}; {_AGAIN}")
-
-
-_AGAIN = "the store has changed since it was written: `marin-pipeline verify` says what, then make the tokens again"
+        return InputError(f"{self.ledger.parts[part].name}/{name}: {reason}; {self._remedy}")
 
 
 def _reason(error: ValueError) -> str:
-    """What TensorStore says, by whether bytes are missing or different."""
+    """What TensorStore says, by whether bytes are missing or others."""
     text = str(error)
-    kind = "missing" if text.startswith("NOT_FOUND") else "changed bytes"
+    kind = "missing" if text.startswith("NOT_FOUND") else "damaged"
     return f"{kind} ({text})"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 
-from marin_pipeline.core.errors import InputError
+from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.data.packed_sequences import PackedSequences
 from marin_pipeline.data.schema import Packing, Stored, Tokens
 from marin_pipeline.data.sequences import Sequences, SequenceSource
@@ -29,18 +30,36 @@ def open_sources(
         InputError: naming the source whose files are not what they should be, or whose tokens another tokenizer made.
     """
     names = reading.mixture.names
-    stores = {name: TokenStore(tokens[name]) for name in names}
-    apart = {name: TokenStore(given) for name, given in held_out.items()}
-    said = {f"source {name!r}": store for name, store in stores.items()}
-    said |= {TOGETHER if name == TOGETHER else f"held-out text of {name!r}": store for name, store in apart.items()}
+    stores: dict[str, TokenStore] = {}
+    apart: dict[str, TokenStore] = {}
+    said: dict[str, TokenStore] = {}
+    for name in names:
+        with _named(where := f"source {name!r}"):
+            said[where] = stores[name] = TokenStore(tokens[name])
+    for name, given in held_out.items():
+        with _named(where := TOGETHER if name == TOGETHER else f"held-out text of {name!r}"):
+            said[where] = apart[name] = TokenStore(given)
     _refuse_other_tokenizers(said)
 
     def cut(store: TokenStore) -> SequenceSource:
         return Sequences(store, reading.sequence_length, reading.separate)
 
-    sources = [cut(stores[name]) if packing is None else PackedSequences(stores[name], packing[name]) for name in names]
+    sources: list[SequenceSource] = []
+    for name in names:
+        with _named(f"source {name!r}"):
+            sources.append(cut(stores[name]) if packing is None else PackedSequences(stores[name], packing[name]))
     order = [TOGETHER] if TOGETHER in apart else [name for name in names if name in apart]
     return sources, [cut(apart[name]) for name in order]
+
+
+@contextmanager
+def _named(where: str) -> Generator[None]:
+    """An error about what is opened says what it is of."""
+    try:
+        yield
+    except MarinError as error:
+        error.args = (f"{where}: {error}", *error.args[1:])
+        raise
 
 
 def _refuse_other_tokenizers(stores: Mapping[str, TokenStore]) -> None:

@@ -310,10 +310,12 @@ def test_a_weight_that_is_none_is_refused_by_phase_and_source(weight: Weight, me
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"a": 0.5, "b": 0.4}, "its 2 sources sum to 9/10, 0.1 less than 1; .*shares"),
+        ({"a": 0.5, "b": 0.4}, "its 2 sources sum to 9/10, 0.1 less than 1; correct them, or .*shares"),
         ({"a": "2/3", "b": "2/3"}, "sum to 4/3, 0.333 more than 1"),
+        ({"a": 0.4, "b": "0.60000001"}, "1e-08 more than 1; correct them"),
         ({"a": 2, "b": 1}, "sum to 3, 2 more than 1"),
-        (dict.fromkeys("abc", 1 / 3), "sum to 9999999999999999/10000000000000000, 1e-16 less than 1"),
+        (dict.fromkeys("abc", 1 / 3), "sum to 9999999999999999/10000000000000000, 1e-16 less than 1; write fractions"),
+        ({"a": 1 / 3, "b": "0.6666666667"}, 'more than 1; write fractions as text, "1/3" for 1/3, or .*shares'),
         ({f"{n}": f"1/{n}" for n in range(101, 141)}, r"its 40 sources sum to 0\.335047746763657, 0\.665 less"),
         ({}, "no weights; name at least one source"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -58,3 +59,32 @@ def test_a_part_that_is_missing_from_a_folder_is_named_when_it_is_read(tmp_path:
     shutil.rmtree(tmp_path / "part-1")
     with pytest.raises(InputError, match="part-1/tokens: missing"):
         TokenStore(open_tokens(str(tmp_path))).read(0, 5)
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        (False, r"damaged \([^;]*: its bytes are not those that were committed \(sha256 differs\)\)"),
+        (True, r"missing \([^;]*: the committed file cannot be read \(No such file or directory\)\)"),
+    ],
+)
+def test_a_file_that_is_not_as_committed_is_told_with_what_it_is_and_one_remedy(
+    tmp_path: Path, missing: bool, said: str
+) -> None:
+    prefix = str(tmp_path / "store")
+    made = run(given_tokens(folder=str(tmp_path)), quiet=True, backend="inline", prefix=prefix)
+    file = Path(made / "part-0/tokens/c/0").resolve()
+    content = bytearray(file.read_bytes())
+    file.parent.chmod(0o755)
+    file.chmod(0o644)
+    content[-1] ^= 1
+    file.write_bytes(content)
+    if missing:
+        file.unlink()
+    with pytest.raises(InputError) as told:
+        TokenStore(open_tokens(made.key[:8], prefix)).read(0, 5)
+    remedy = (
+        f"`marin-pipeline verify --level full {made.key[:8]}` says what has changed; "
+        "then run the step that made it again with --force"
+    )
+    assert re.fullmatch(rf"part-0/tokens: {said}; {re.escape(remedy)}", str(told.value))

@@ -119,7 +119,7 @@ def test_the_plan_of_other_tokens_is_refused(tmp_path: Path) -> None:
     _, packing = packed(tmp_path / "a", PLAIN, 8)
     # As many tokens and documents, and one of them is another.
     other, _ = packed(tmp_path / "b", [PLAIN[0], [[6] * 20, [8]]], 8)
-    with pytest.raises(InputError, match="the plan belongs to another token store"):
+    with pytest.raises(InputError, match="the plan was made for other tokens"):
         PackedSequences(other, packing)
 
 

@@ -171,7 +171,7 @@ def test_a_changed_ledger_is_told(old: str, new: str, told: str) -> None:
 def test_a_plan_belongs_to_one_token_ledger() -> None:
     tokens = Ledger((), "uint16", 2048, 0, "c" * 64)
     replace(LEDGER, token_ledger=ledger_digest(tokens)).check_tokens(tokens, "packing.json")
-    with pytest.raises(InputError, match=r"packing.json: the plan belongs to another token store"):
+    with pytest.raises(InputError, match=r"packing.json: the plan was made for other tokens"):
         LEDGER.check_tokens(tokens, "packing.json")
     assert ledger_digest(Ledger.from_json(tokens.to_json())) == ledger_digest(tokens)
     assert json.loads(LEDGER.to_json())["efficiency"] == LEDGER.efficiency

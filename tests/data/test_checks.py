@@ -1,0 +1,112 @@
+"""What is of another type than it should be is refused where it is given, with the name of the field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.loader import Loader
+from marin_pipeline.data.mixture import Mixture, Phase, Source
+from marin_pipeline.data.order import TrainingOrder
+from marin_pipeline.data.permutation import BlockPermutation, Permutation
+from marin_pipeline.data.sequences import Sequences
+from marin_pipeline.data.shuffle import Shuffle
+from marin_pipeline.data.stream import Stream
+from marin_pipeline.data.token_store import TokenStore
+from tests.data.token_stores import write_store
+
+WRONG: list[object] = [1.5, 2.0, "2", True, [2], np.bool_(True)]
+"""No whole numbers."""
+MIXTURE = Mixture((Source("a"),), (Phase(0, {"a": 1}),))
+STREAM = Stream(MIXTURE, 4)
+ORDER = TrainingOrder(STREAM, {"a": 4}, 2, 0)
+MAKERS: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
+    "Source": (Source, {"name": "a", "max_epochs": 2, "expected_tokens": 9}),
+    "Phase": (Phase, {"start": 0, "weights": {"a": 1}}),
+    "Mixture": (Mixture, {"sources": MIXTURE.sources, "phases": MIXTURE.phases}),
+    "Shuffle": (Shuffle, {"block": 2, "window": 2}),
+    "Permutation": (Permutation, {"length": 9, "seed": 3}),
+    "BlockPermutation": (BlockPermutation, {"length": 9, "seed": 3, "block": 2, "window": 2}),
+    "Stream": (Stream, {"mixture": MIXTURE, "sequence_length": 4}),
+    "TrainingOrder": (
+        TrainingOrder,
+        {"stream": STREAM, "sequences": {"a": 4}, "batch_size": 2, "seed": 0, "first_step": 0, "first_token": 0},
+    ),
+}
+WHOLE = [(maker, field) for maker, (_, given) in MAKERS.items() for field, value in given.items() if type(value) is int]
+OTHERS: list[tuple[str, str, list[object]]] = [
+    ("Source", "name", [3, None, b"a"]),
+    ("Phase", "weights", [None, 0.5, "a", ["a"]]),
+    ("Mixture", "sources", [None, Source("a"), "a", {"a": 1}]),
+    ("Mixture", "phases", [None, Phase(0, {"a": 1}), {"a": 1}]),
+    ("Stream", "mixture", [None, {"a": 1}]),
+    ("TrainingOrder", "stream", [None, MIXTURE]),
+    ("TrainingOrder", "sequences", [None, 4, [4]]),
+    ("TrainingOrder", "shuffle", [None, 256, True]),
+]
+
+
+@pytest.mark.parametrize(("maker", "field"), WHOLE)
+def test_what_is_no_whole_number_is_refused_with_its_field(maker: str, field: str) -> None:
+    make, given = MAKERS[maker]
+    make(**given)
+    make(**{**given, field: np.int64(given[field])})
+    may_be_none = field in ("max_epochs", "expected_tokens") or (maker, field) == ("Shuffle", "block")
+    for wrong in WRONG if may_be_none else [*WRONG, None]:
+        with pytest.raises(InputError, match=rf": {field} is {re.escape(repr(wrong))}.*: give a whole number"):
+            make(**{**given, field: wrong})
+    if may_be_none:
+        make(**{**given, field: None})
+
+
+@pytest.mark.parametrize(("maker", "field", "wrong"), OTHERS)
+def test_what_is_of_another_kind_is_refused_with_its_field(maker: str, field: str, wrong: list[object]) -> None:
+    make, given = MAKERS[maker]
+    for each in wrong:
+        with pytest.raises(InputError, match=rf": {field} is {re.escape(repr(each)[:40])}.*: give "):
+            make(**{**given, field: each})
+
+
+def test_what_a_mixture_holds_and_the_counts_of_an_order_are_looked_at_one_by_one() -> None:
+    wrong: Any = "a"
+    with pytest.raises(InputError, match=r"a mixture: sources\[1\] is 'a' \(str\): give a Source"):
+        Mixture((Source("a"), wrong), MIXTURE.phases)
+    with pytest.raises(InputError, match=r"a mixture: phases\[0\] is 'a' \(str\): give a Phase"):
+        Mixture(MIXTURE.sources, (wrong,))
+    weights: Any = {3: 1}
+    with pytest.raises(InputError, match=r"at 0 tokens, weights: source is 3 \(int\): give its name"):
+        Phase(0, weights)
+    counts: Any = {"a": 4.0}
+    with pytest.raises(InputError, match=r"source 'a': sequences is 4\.0 \(float\): give a whole number"):
+        TrainingOrder(STREAM, counts, 2, 0)
+    assert TrainingOrder(STREAM, {"where": 1, "or_none": 1, "a": 4}, 2, 0).sequences == (4,)
+
+
+def test_a_loader_and_a_cut_refuse_what_is_of_another_type(tmp_path: Path) -> None:
+    store = TokenStore(write_store(tmp_path, [[[1] * 17]]))
+    given: dict[str, Any] = {
+        "order": ORDER, "sources": [Sequences(store, 4)], "rows": np.arange(2),
+        "start": 0, "stop": 1, "workers": 0, "ahead": 1, "log": None,
+    }  # fmt: skip
+    with Loader(**{**given, "start": np.int64(0), "rows": []}) as loader:
+        assert next(loader).step == 0
+    for field in ("start", "stop", "workers", "ahead"):
+        for wrong in [*WRONG, None]:
+            with pytest.raises(InputError, match=rf"a loader: {field} is {re.escape(repr(wrong))}"):
+                Loader(**{**given, field: wrong})
+    for field, value in (("order", STREAM), ("sources", given["sources"][0]), ("log", "log.txt")):
+        with pytest.raises(InputError, match=f"a loader: {field} is "):
+            Loader(**{**given, field: value})
+    for rows in (np.array([0.5, 1.0]), np.array([True, False]), np.array(["0"]), None):
+        with pytest.raises(InputError, match="rows of a batch must be whole numbers"):
+            Loader(**{**given, "rows": rows})
+    for wrong in [*WRONG, None]:
+        length: Any = wrong
+        with pytest.raises(InputError, match="sequences: sequence_length is "):
+            Sequences(store, length)
