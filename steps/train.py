@@ -217,7 +217,7 @@ def train(
         run = Run(program, sources, order, described, start, alarm, workers)
         state = run.finish(ctx, saver, ctx.records / "timings.jsonl")
         gap = alarm.measure(run.arrays, state.step)
-        (ctx.records / "gap.json").write_text(json.dumps(gap.plain(), indent=1) + "\n")
+        (ctx.records / "gap.json").write_text(json.dumps(gap.plain(judged_by=maximum_gap), indent=1) + "\n")
         ctx.log(str(gap))
         try:
             judge(gap, maximum_gap)

@@ -7,7 +7,8 @@ get better. All of this is arithmetic on losses of single sequences, measured el
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,12 @@ ERRORS = 3.0
 
 FEWEST = 8
 """Sequences on each side of a comparison: the spread of fewer says too little of how much is noise."""
+
+UNSEEN, HELD_OUT = "unseen", "held_out"
+_WORDS = {UNSEEN: "text that was not read yet", HELD_OUT: "held-out text"}
+
+_NAMED = 5
+"""Most sources that a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +47,13 @@ class Difference:
     """How much worse text that was not read is predicted than text of the same sources that was."""
 
     nats: float
-    """A token; weighted by source as the text that was read is."""
+    """A token: the loss of `other` less that of `read`."""
     error: float
     """Standard error."""
+    read: Score
+    """Of what was read of the sources that are compared."""
+    other: Score
+    """Of the other text of these sources, each weighing what it does in `read`."""
 
     @property
     def least(self) -> float:
@@ -50,7 +61,9 @@ class Difference:
         return self.nats - ERRORS * self.error
 
     def __str__(self) -> str:
-        return f"{self.nats:+.3f} ± {self.error:.3f}"
+        return (
+            f"{self.other} beside {self.read} of the same sources that were read: {self.nats:+.3f} ± {self.error:.3f}"
+        )
 
 
 @dataclass(frozen=True)
@@ -66,28 +79,84 @@ class Gap:
     held_out: Score | None
     """None without held-out text."""
     unseen_difference: Difference | None
-    """Of `unseen` and `seen`; None with fewer than 8 sequences of shared sources on either side."""
+    """Of the sources that `unseen` and `seen` share; None with fewer than 8 sequences of them on either side."""
     held_out_difference: Difference | None
     """Of `held_out` and `seen`, likewise."""
     epochs: float
     """Passes over the source that the order has read most often."""
     most_read: str
     """The name of that source."""
+    by_source: Mapping[str, Mapping[str, Score]] = field(default_factory=dict[str, Mapping[str, Score]])
+    """The scores of `seen`, `unseen` and `held_out` by source."""
+    no_verdict: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why there is no difference: of `unseen` or `held_out`."""
+    not_compared: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """Sources that have no part in the difference of `unseen` or `held_out`, and why."""
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
+    def plain(self, judged_by: float | None = None) -> dict[str, Any]:
+        """As JSON values; what is not finite, which JSON does not know, as text.
+
+        Args:
+            judged_by: the bound, in nats a token, to be told with it.
+        """
+        bound = {} if judged_by is None else {"judged_by": judged_by}
+        return _plain({**asdict(self), **bound})
 
     def __str__(self) -> str:
-        shown = [f"read {self.seen}"]
-        for name, score, difference in (
-            ("not read yet", self.unseen, self.unseen_difference),
-            ("held out", self.held_out, self.held_out_difference),
-        ):
-            if score is not None:
-                above = "" if difference is None else f", {difference} above what was read"
-                shown.append(f"{name} {score}{above}")
-        return f"nats a token at step {self.step}: {'; '.join(shown)}"
+        return f"nats a token at step {self.step}: {self._told(UNSEEN)}; {self._told(HELD_OUT)}"
+
+    def _told(self, kind: str) -> str:
+        found, other = (
+            (self.unseen_difference, self.unseen) if kind == UNSEEN else (self.held_out_difference, self.held_out)
+        )
+        if found is not None:
+            told = f"{_WORDS[kind]} {found}"
+        else:
+            alone = "" if other is None else f" {other}, and all that was read {self.seen}"
+            told = f"{_WORDS[kind]}{alone}, no verdict: {self.no_verdict.get(kind, 'there is too little of it')}"
+        left = list(self.not_compared.get(kind, {}).items())
+        if found is None or not left:
+            return told
+        named = [f"{name} ({why})" for name, why in left[:_NAMED]]
+        more = [f"{len(left) - _NAMED} more"] if len(left) > _NAMED else []
+        return f"{told} (not compared: {', '.join([*named, *more])})"
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Of the sequences of one kind that have a token to predict."""
+
+    losses: np.ndarray
+    """Nats a token: `(sequences,)`."""
+    sources: np.ndarray
+    """The place of each one's source: `(sequences,)`."""
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    def score(self) -> Score | None:
+        """None without a sequence."""
+        return score(self.losses) if len(self) else None
+
+    def by_source(self, names: Sequence[str]) -> dict[str, Score]:
+        """Of each source that has a sequence, by its name."""
+        places: list[int] = np.unique(self.sources).tolist()
+        return {names[place]: score(self.losses[self.sources == place]) for place in places}
+
+
+def compared(seen: Losses, other: Losses) -> tuple[Difference | None, str]:
+    """The difference of two kinds, or why there is none."""
+    found = difference(seen.losses, seen.sources, other.losses, other.sources)
+    if found is not None:
+        return found, ""
+    shared = np.intersect1d(seen.sources, other.sources)
+    if not len(shared):
+        return None, "no source has sequences of both" if len(other) else "there is none of it"
+    counts = [int(np.count_nonzero(np.isin(each.sources, shared))) for each in (seen, other)]
+    return None, (
+        f"of the sources that have both, {counts[0]} sequences that were read and {counts[1]} others were scored, and "
+        f"it takes {FEWEST} of each"
+    )
 
 
 def score(losses: np.ndarray) -> Score:
@@ -112,15 +181,20 @@ def difference(
     mine, theirs = np.isin(seen_sources, shared), np.isin(other_sources, shared)
     if min(np.count_nonzero(mine), np.count_nonzero(theirs)) < FEWEST:
         return None
-    nats, variance = 0.0, 0.0
-    sides = [(seen[mine], seen_sources[mine]), (other[theirs], other_sources[theirs])]
-    spread = [_variance(*side) for side in sides]
-    for source in shared:
-        chosen = [losses[sources == source] for losses, sources in sides]
-        weight = len(chosen[0]) / len(sides[0][0])
-        nats += weight * float(chosen[1].mean() - chosen[0].mean())
-        variance += weight**2 * sum(each / len(losses) for each, losses in zip(spread, chosen, strict=True))
-    return Difference(nats, math.sqrt(variance))
+    weights = [np.count_nonzero(seen_sources == source) / np.count_nonzero(mine) for source in shared]
+    read = _weighted(seen[mine], seen_sources[mine], shared, weights)
+    compared = _weighted(other[theirs], other_sources[theirs], shared, weights)
+    return Difference(compared.loss - read.loss, math.hypot(read.error, compared.error), read, compared)
+
+
+def _weighted(losses: np.ndarray, sources: np.ndarray, places: np.ndarray, weights: Sequence[float]) -> Score:
+    """The mean over sources of their mean losses, each with its weight."""
+    spread, loss, variance = _variance(losses, sources), 0.0, 0.0
+    for source, weight in zip(places, weights, strict=True):
+        chosen = losses[sources == source]
+        loss += weight * float(chosen.mean())
+        variance += weight**2 * spread / len(chosen)
+    return Score(loss, math.sqrt(variance), len(losses))
 
 
 def _variance(losses: np.ndarray, sources: np.ndarray) -> float:
@@ -141,20 +215,27 @@ def judge(gap: Gap, bound: float) -> None:
     Raises:
         MarinError: with all figures and what to do; also when a loss is not finite.
     """
-    scores = [each for each in (gap.seen, gap.unseen, gap.held_out) if each is not None]
-    if not all(math.isfinite(each.loss) for each in scores):
+    scores = (gap.seen, gap.unseen, gap.held_out)
+    if not all(math.isfinite(each.loss) for each in scores if each is not None):
         raise MarinError(f"{gap}: a loss that is not finite says nothing; lower the learning rates")
-    found = {"text that was not read yet": gap.unseen_difference, "held-out text": gap.held_out_difference}
-    beyond = [name for name, each in found.items() if each is not None and each.least > bound]
+    found = {_WORDS[UNSEEN]: gap.unseen_difference, _WORDS[HELD_OUT]: gap.held_out_difference}
+    # Said so that what is no number is beyond every bound.
+    beyond = [name for name, each in found.items() if each is not None and not each.least <= bound]
     if not beyond:
         return
     advice = (
         "look with `python -m marin_pipeline.data audit` at whether the loader reads text again, and at how often the "
         f"run itself repeats it (source {gap.most_read!r} {gap.epochs:.2f} times)"
     )
-    if beyond == ["held-out text"] and gap.unseen_difference is not None:
+    if beyond == [_WORDS[HELD_OUT]] and gap.unseen_difference is not None:
         advice += ", and first at whether held-out text differs in kind, since unread training text is as good as read"
     raise MarinError(
         f"{gap}. {' and '.join(beyond).capitalize()}: more than {bound:g} above what was read, with {ERRORS:g} "
         f"standard errors allowed for noise; {advice}; where a larger gap is expected, raise maximum_gap, and say why"
     )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,7 +6,6 @@ the alarm is for. All three are scored by one compiled forward pass on the mesh 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import haliax as hax
@@ -23,7 +22,7 @@ from marin_pipeline.models import llama
 from marin_pipeline.models.loss import token_losses
 from marin_pipeline.train import mesh as meshes
 from marin_pipeline.train.feed import needed_rows, placed
-from marin_pipeline.train.gap import Gap, difference, judge, score
+from marin_pipeline.train.gap import HELD_OUT, UNSEEN, Gap, Losses, compared, judge
 from marin_pipeline.train.kept import Kept
 from marin_pipeline.train.program import PARAMETERS, Program, under
 
@@ -130,34 +129,63 @@ class GapAlarm:
         seen_sources, seen_rows = self._seen(step)
         unseen = self._unseen(step, seen_sources)
         held_sources, held_rows = self._held(seen_sources)
-        kinds = [seen_rows, self._rows(self._sources, unseen.sources, unseen.sequences), held_rows]
-        ends = np.cumsum([len(rows.inputs) for rows in kinds])[:-1]
-        seen, coming, held = np.split(self._losses(parameters, _joined(kinds)), ends)
-
-        def compared(losses: np.ndarray, sources: np.ndarray, own: np.ndarray):
-            # A row of padding alone has no loss.
-            real, mine = ~np.isnan(losses), ~np.isnan(seen)
-            if not real.any():
-                return None, None
-            return score(losses[real]), difference(seen[mine], own[mine], losses[real], sources[real])
+        kinds = [
+            (seen_sources, seen_rows),
+            (unseen.sources, self._rows(self._sources, unseen.sources, unseen.sequences)),
+            (held_sources, held_rows),
+        ]
+        ends = np.cumsum([len(rows.inputs) for _, rows in kinds])[:-1]
+        losses, targets = self._losses(parameters, _joined([rows for _, rows in kinds]))
+        found: list[Losses] = []
+        for (sources, _), mine, real in zip(kinds, np.split(losses, ends), np.split(targets > 0, ends), strict=True):
+            found.append(Losses(mine[real], sources[real]))  # a row of padding alone has no loss
+        seen, coming, held = found
+        seen_score = seen.score()
+        if seen_score is None:
+            raise InputError(f"step {step}: no sequence that was read has a token to predict; look at the documents")
 
         together = len(self._held_out) == 1
-        unseen_score, unseen_difference = compared(coming, unseen.sources, seen_sources)
-        held_score, held_difference = compared(
-            held, held_sources, np.zeros_like(seen_sources) if together else seen_sources
-        )
+        own = Losses(seen.losses, np.zeros_like(seen.sources)) if together else seen
+        unseen_difference, unseen_why = compared(seen, coming)
+        held_difference, held_why = compared(own, held)
+        if not len(coming):
+            unseen_why = "all of each source was read"
+        if not self._held_out:
+            held_why = "none was given"
+        names = self._order.names
+        reasons = {UNSEEN: unseen_why, HELD_OUT: held_why}
+        left = {
+            UNSEEN: self._left_out(seen, coming, "all of it was read"),
+            HELD_OUT: {} if len(self._held_out) < 2 else self._left_out(seen, held, "nothing of it is held out"),
+        }
         epochs = self._order.epochs(step)
         most_read = max(epochs, key=lambda name: epochs[name])
         return Gap(
             step=step,
-            seen=score(seen[~np.isnan(seen)]),
-            unseen=unseen_score,
-            held_out=held_score,
+            seen=seen_score,
+            unseen=coming.score(),
+            held_out=held.score(),
             unseen_difference=unseen_difference,
             held_out_difference=held_difference,
             epochs=epochs[most_read],
             most_read=most_read,
+            by_source={
+                "seen": seen.by_source(names),
+                UNSEEN: coming.by_source(names),
+                HELD_OUT: held.by_source(("all sources together",) if together and len(names) > 1 else names),
+            },
+            no_verdict={kind: why for kind, why in reasons.items() if why},
+            not_compared={kind: each for kind, each in left.items() if each},
         )
+
+    def _left_out(self, seen: Losses, other: Losses, nothing: str) -> dict[str, str]:
+        """Sources that are not in both, and why: `nothing` says it of those that were read."""
+        read, both = set(seen.sources.tolist()), set(np.intersect1d(seen.sources, other.sources).tolist())
+        return {
+            name: nothing if place in read else f"none of it is among the {len(seen)} sequences scored as read"
+            for place, name in enumerate(self._order.names)
+            if place not in both
+        }
 
     def _seen(self, step: int) -> tuple[np.ndarray, Rows]:
         """Sources and rows of what was read: as it was delivered, and before that, in an earlier process, by the order.
@@ -233,8 +261,14 @@ class GapAlarm:
         documents = np.ones(shape, np.int32) if self._separate else None
         return Rows(np.zeros(shape, np.int32), np.full(shape, NO_TARGET, np.int32), documents)
 
-    def _losses(self, parameters: Mapping[str, NamedArray], rows: Rows) -> np.ndarray:
-        """Mean loss of the targets of each row: float64 `(rows,)`; not a number where it has no target."""
+    def _losses(self, parameters: Mapping[str, NamedArray], rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Mean loss of the targets of each row, in float64, and their number: `(rows,)` each.
+
+        A row without a target has a loss of 0.
+
+        Raises:
+            MarinError: when a loss is not finite.
+        """
         count, found = len(rows.inputs), []
         for first in range(0, count, self._batch):
             part = self._empty(self._batch)
@@ -249,7 +283,7 @@ class GapAlarm:
                 f"{wrong} of {count} sequences that were scored for the gap alarm have a loss that is not finite: the "
                 "state cannot be used, or the text has token ids that the model does not know"
             )
-        return np.divide(total, targets, out=np.full(count, math.nan), where=targets > 0)
+        return np.divide(total, targets, out=np.zeros(count), where=targets > 0), targets
 
     def _row_losses(
         self, parameters: dict[str, NamedArray], inputs: jax.Array, targets: jax.Array, documents: jax.Array | None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from experiments.quickstart import quickstart, resting_on
 from tests.conftest import ROOT, Program, Ran, standard_docstrings
 
 QUICKSTART = ROOT / "experiments" / "quickstart.py"
@@ -68,6 +70,30 @@ def test_what_cannot_be_used_is_counted_by_reason(first: Ran) -> None:
     value = json.loads((Path(first.summary["corpus"]["path"]) / "value.json").read_text())
     reasons = {count["fields"]["reason"] for count in value["fields"]["counts"]}
     assert len(reasons - {"in", "out"}) >= 4, reasons
+
+
+@pytest.mark.usefixtures("first")
+def test_the_report_of_own_text_says_what_the_figure_rests_on_and_expects_nothing(
+    program: Program, texts: Path, prefix: Path
+) -> None:
+    again = program(QUICKSTART, "--documents", str(texts), "--held-out", "0.2", *SMALL, prefix=prefix)
+    assert again.code == 0, again.err
+    said = again.out + again.err
+    assert "expected" not in said
+    assert re.search(r"the training text was read \d+\.\d\d times; held-out documents that were scored: \d+", said)
+
+
+def test_the_expected_figure_is_of_the_documentation_alone(texts: Path) -> None:
+    assert quickstart().predictions
+    assert not quickstart(documents=str(texts)).predictions
+
+
+@pytest.mark.parametrize(("documents", "hint"), [(19, True), (20, False)])
+def test_few_held_out_documents_are_said_to_be_few(documents: int, hint: bool) -> None:
+    metrics = '{"epoch": 0.5}\n{"epoch": 12.347}\n'
+    first, *more = resting_on(metrics, documents)
+    assert first == f"the training text was read 12.35 times; held-out documents that were scored: {documents}"
+    assert ["--held-out" in line for line in more] == [True] * hint
 
 
 @pytest.mark.usefixtures("first")

@@ -299,6 +299,7 @@ def test_the_gap_alarm_is_in_no_key_and_keeps_the_state_that_it_refuses(tokens: 
     assert state == train.fn(test_context(tmp_path / "plain"), **given)
     gap = json.loads((ctx.records / "gap.json").read_text())
     assert gap["held_out"]["loss"] > gap["seen"]["loss"]
+    assert (first["judged_by"], gap["judged_by"]) == (1e-3, 9.0)
 
 
 def test_sources_and_held_out_text_are_of_one_tokenizer(

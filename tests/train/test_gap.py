@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from marin_pipeline.core.errors import MarinError
-from marin_pipeline.train.gap import Difference, Gap, Score, difference, judge, score
+from marin_pipeline.train.gap import Difference, Gap, Losses, Score, compared, difference, judge, score
 
 ONE = np.zeros(64, np.int64)
 
@@ -19,7 +19,10 @@ def gap(unseen: float | None, held_out: float | None, error: float = 0.02) -> Ga
     """Text that was read has a loss of 2."""
 
     def above(nats: float | None) -> tuple[Score | None, Difference | None]:
-        return (None, None) if nats is None else (Score(2 + nats, error, 64), Difference(nats, error))
+        if nats is None:
+            return None, None
+        other = Score(2 + nats, error, 64)
+        return other, Difference(nats, error, Score(2, error, 64), other)
 
     (unseen_score, unseen_difference), (held_score, held_difference) = above(unseen), above(held_out)
     scores = (Score(2, error, 64), unseen_score, held_score)
@@ -65,6 +68,18 @@ def test_a_loss_that_is_no_number_does_not_pass():
         judge(broken, 0.25)
 
 
+@pytest.mark.parametrize("bound", [0.25, math.inf])
+@pytest.mark.parametrize("nats", [math.nan, math.inf])
+def test_a_difference_that_is_no_number_does_not_pass_for_want_of_a_comparison(nats: float, bound: float):
+    with pytest.raises(MarinError, match="not finite"):
+        judge(gap(nats, 0.0, error=0.0), bound)
+    finite = gap(0.0, 0.0)
+    assert finite.unseen_difference is not None
+    broken = dataclasses.replace(finite, unseen_difference=dataclasses.replace(finite.unseen_difference, nats=math.nan))
+    with pytest.raises(MarinError, match=r"Text that was not read yet: more than"):
+        judge(broken, bound)
+
+
 def test_losses_of_one_kind_raise_no_alarm_by_chance():
     random = np.random.default_rng(0)
     beyond = 0
@@ -99,6 +114,11 @@ def test_another_share_of_the_sources_is_no_difference():
     found = difference(seen, seen_sources, other, other_sources)
     assert found is not None
     assert abs(found.nats) < 0.1
+    # What is printed adds up, and so do the errors.
+    assert found.nats == found.other.loss - found.read.loss
+    assert found.error == pytest.approx(math.hypot(found.other.error, found.read.error))
+    assert found.read.loss == pytest.approx(seen.mean())
+    assert str(found).startswith(f"{found.other} beside {found.read} ")
     worse = difference(seen, seen_sources, other + 0.5, other_sources)
     assert worse is not None
     assert worse.nats == pytest.approx(found.nats + 0.5)
@@ -107,13 +127,13 @@ def test_another_share_of_the_sources_is_no_difference():
 def test_a_source_weighs_what_it_does_among_the_text_that_was_read():
     seen_sources, other_sources = np.repeat([0, 1], [48, 16]), np.repeat([0, 1], 32)
     found = difference(np.zeros(64), seen_sources, np.where(other_sources == 0, 1.0, 0.0), other_sources)
-    assert found == Difference(0.75, 0.0)
+    assert found == Difference(0.75, 0.0, read=Score(0.0, 0.0, 64), other=Score(0.75, 0.0, 64))
 
 
 def test_sources_of_one_side_only_are_not_compared():
     seen, sources = np.array([1.0] * 10 + [9.0] * 10), np.repeat([0, 1], 10)
     found = difference(seen, sources, np.full(10, 1.5), np.zeros(10, np.int64))
-    assert found == Difference(0.5, 0.0)
+    assert found == Difference(0.5, 0.0, read=Score(1.0, 0.0, 10), other=Score(1.5, 0.0, 10))
 
 
 @pytest.mark.parametrize(("seen", "other"), [(7, 64), (64, 7), (0, 0), (1, 1)])
@@ -140,3 +160,32 @@ def test_a_score_is_mean_and_standard_error():
 
 def test_a_gap_is_plain_json():
     assert json.loads(json.dumps(gap(0.1, None).plain()))["seen"] == {"loss": 2, "error": 0.02, "sequences": 64}
+    assert json.loads(json.dumps(gap(0.1, None).plain(judged_by=0.5)))["judged_by"] == 0.5
+
+
+def test_what_is_not_finite_is_json_all_the_same():
+    plain = json.dumps(gap(math.nan, 0.1).plain(judged_by=math.inf), allow_nan=False)
+    assert json.loads(plain)["judged_by"] == "inf"
+    assert json.loads(plain)["unseen"]["loss"] == "nan"
+
+
+def test_that_there_is_no_verdict_is_said_and_why():
+    seen = Losses(np.zeros(64), ONE)
+    for other, words in (
+        (Losses(np.ones(7), ONE[:7]), r"64 sequences that were read and 7 others were scored, and it takes 8 of each"),
+        (Losses(np.ones(9), ONE[:9] + 1), "no source has sequences of both"),
+        (Losses(np.ones(0), ONE[:0]), "there is none of it"),
+    ):
+        found, why = compared(seen, other)
+        assert found is None
+        assert words in why
+        told = str(dataclasses.replace(gap(0.1, None), no_verdict={"held_out": why}, held_out=other.score()))
+        assert f"no verdict: {why}" in told.partition("held-out text")[2]
+
+
+def test_sources_without_a_part_in_the_comparison_are_named_up_to_a_number():
+    left = {f"source {number}": "all of it was read" for number in range(7)}
+    told = str(dataclasses.replace(gap(0.1, 0.2), not_compared={"unseen": left}))
+    assert "(not compared: source 0 (all of it was read), " in told
+    assert "source 4 (all of it was read), 2 more)" in told
+    assert "source 5" not in told

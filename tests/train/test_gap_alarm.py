@@ -22,7 +22,7 @@ from marin_pipeline.data.sequences import NO_TARGET, Rows, SequenceSource
 from marin_pipeline.data.stream import Stream
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train.feed import needed_rows, placed
-from marin_pipeline.train.gap import Gap
+from marin_pipeline.train.gap import Gap, Score
 from marin_pipeline.train.gap_alarm import SEQUENCES, GapAlarm
 from marin_pipeline.train.mesh import MeshShape, build
 from marin_pipeline.train.program import PARAMETERS, Program, under
@@ -192,7 +192,9 @@ def measured(program: Program, state: Any, separate: bool = False) -> Gap:
 
 def figures(gap: Gap) -> list[float]:
     scores = [gap.seen, gap.unseen, gap.held_out, gap.unseen_difference, gap.held_out_difference]
-    return [value for each in scores if each is not None for value in vars(each).values()]
+    return [
+        value for each in scores if each is not None for value in vars(each).values() if not isinstance(value, Score)
+    ]
 
 
 PROGRAM = """
@@ -305,6 +307,40 @@ def test_without_held_out_text_what_was_read_and_what_comes_next_are_compared(
     assert gap.unseen_difference is not None
     assert gap.unseen is not None
     assert gap.seen.sequences == gap.unseen.sequences == SEQUENCES
+
+
+def test_what_is_told_adds_up_and_names_the_sources_that_are_not_compared(
+    narrow: Program, initial: dict[str, NamedArray]
+):
+    gap = measured(narrow, initial)
+    assert gap.not_compared == {"unseen": {"tiny": "all of it was read"}}
+    assert gap.no_verdict == {}
+    assert set(gap.by_source["unseen"]) == {"web", "code"}
+    assert set(gap.by_source["seen"]) == set(gap.by_source["held_out"]) == {"web", "code", "tiny"}
+    found = gap.unseen_difference
+    assert found is not None
+    read = [gap.by_source["seen"][name] for name in ("web", "code")]
+    assert found.read.sequences == sum(each.sequences for each in read) < gap.seen.sequences
+    assert found.read.loss == pytest.approx(sum(e.loss * e.sequences for e in read) / found.read.sequences)
+    assert "(not compared: tiny (all of it was read)); held-out text" in str(gap)
+
+
+def test_held_out_sources_without_a_sequence_are_named(narrow: Program, initial: dict[str, NamedArray]):
+    sources, held_out = mixed()
+    held_out["code"] = Text(1, 0)
+    alarm, step = following(narrow, order_of(sources), list(sources.values()), list(held_out.values()))
+    gap = alarm.measure(initial, step)
+    assert gap.not_compared["held_out"] == {"code": "nothing of it is held out"}
+
+
+def test_few_held_out_sequences_give_no_verdict_and_it_is_said(narrow: Program, initial: dict[str, NamedArray]):
+    text = Text(1, 100)
+    alarm, step = following(narrow, order_of({"text": text}), [text], [Text(2, 7)])
+    told = str(alarm.check(initial, step))
+    assert "text that was not read yet, no verdict: all of each source was read; held-out text" in told
+    assert "no verdict: of the sources that have both, 64 sequences that were read and 7 others" in told
+    alarm, step = following(narrow, order_of({"text": text}), [text], [])
+    assert str(alarm.check(initial, step)).endswith("held-out text, no verdict: none was given")
 
 
 def test_one_held_out_store_stands_for_all_sources(narrow: Program, initial: dict[str, NamedArray]):
