@@ -47,7 +47,19 @@ class Disjoint:
     held_out_digest: str
     """Likewise of the held-out documents."""
     most_overlap: float
-    """The largest share of a training document's shingles that occur in held-out documents, from 0 to 1."""
+    """The largest share of a training document's word shingles that occur in held-out documents, from 0 to 1."""
+    most_of_training: float
+    """The largest share of a training document's letters that occur in held-out documents, of those not short."""
+    most_of_held_out: float
+    """The largest share of a held-out document's letters that occur in one training document, of those not short."""
+    short_copied: int
+    """Short held-out documents that a training document contains."""
+    short_copied_share: float
+    """Share of the letters of all held-out documents that are theirs."""
+    training_without_letters: int
+    """Training documents without any letter or digit, of which only the id was compared."""
+    held_out_without_letters: int
+    """Likewise of the held-out documents."""
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from marin_pipeline import Artifact, local_artifact, test_context
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.disjoint import Disjoint, Named, compare
-from marin_pipeline.data.document import Document, make_document
+from marin_pipeline.data.document import Document, make_document, sort_key
 from marin_pipeline.data.schema import Documents
+from marin_pipeline.data.writers import write_part
 from steps.check_disjoint import check_disjoint
 from steps.dedupe import dedupe
 from steps.split_held_out import SALT, is_held_out, split_held_out
@@ -112,6 +114,114 @@ def test_what_the_steps_before_leave_is_disjoint(tmp_path: Path, stored: StoreDo
         _check(tmp_path / "too early", *split)
     clean = made("clean", dedupe.fn, documents=split[0], against=split[1])
     assert _check(tmp_path / "clean-check", clean, split[1]).shared_ids == 0
+
+
+def _of_training(text: str) -> Document:
+    """A training document with a text that holds nothing but what is given, or as good as."""
+    for number in range(1000):
+        row = make_document(text + " " * number, "mirror", "page 1")
+        if not is_held_out(row.id, FRACTION, SALT):
+            return row
+    raise AssertionError("the rule holds out everything")
+
+
+def _of_held_out(text: str) -> Document:
+    for number in range(1000):
+        row = make_document(text + " " * number, "web", "the held-out page")
+        if is_held_out(row.id, FRACTION, SALT):
+            return row
+    raise AssertionError("the rule holds out nothing")
+
+
+CHINESE = (
+    "人工智能是计算机科学的一个分支它企图了解智能的实质并生产出一种新的能以人类智能相似的方式做出反应的智能机器" * 3
+)
+WORDS = HELD_OUT[3].text.split()
+SEVEN = "the answer is forty two my friend"
+
+
+def _each_eighth(change: Callable[[str], str]) -> str:
+    return " ".join(change(word) if place % 8 == 0 else word for place, word in enumerate(WORDS))
+
+
+HIDDEN = {
+    "text without spaces": (CHINESE, CHINESE + "。"),
+    "text without spaces, one letter more": (CHINESE, CHINESE + "人"),
+    "fewer words than a shingle": (SEVEN, SEVEN + "!"),
+    "fewer words and letters than a shingle": ("Forty-two, my friend", "forty two — my friend"),
+    "commas": (" ".join(WORDS), _each_eighth(lambda word: word + ",")),
+    "zero-width spaces": (" ".join(WORDS), _each_eighth(lambda word: f"{word[:2]}\u200b{word[2:]}")),
+    "soft hyphens": (" ".join(WORDS), _each_eighth(lambda word: f"{word[:2]}\u00ad{word[2:]}")),
+    "no spaces at all": (" ".join(WORDS), "".join(WORDS)),
+    "full width": (" ".join(WORDS), _each_eighth(lambda word: "".join(chr(ord(letter) + 0xFEE0) for letter in word))),
+    "within a text of 2.1 times its length": (
+        " ".join(WORDS),
+        " ".join([*(f"own{place}x" for place in range(25)), *WORDS, *(f"own{place}y" for place in range(25))]),
+    ),
+    "within a text of 50 times its length": (
+        " ".join(WORDS),
+        " ".join([*WORDS, *(f"own{place}" for place in range(2000))]),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HIDDEN)
+def test_a_copy_is_found_whatever_hides_it_from_words(tmp_path: Path, stored: StoreDocuments, case: str) -> None:
+    held_out, training = HIDDEN[case]
+    sides = stored([*TRAINING, _of_training(training)]), stored([_of_held_out(held_out)])
+    with pytest.raises(InputError, match=r"(?s)letters.*mirror: page 1"):
+        _check(tmp_path / "found", *sides)
+    # Words alone do not find it: what is left of the check passes.
+    assert _check(tmp_path / "words", *sides, copy_threshold=1.0, short_tolerance=1.0).most_overlap <= 0.5
+
+
+def test_a_training_document_cut_from_a_long_held_out_one_is_found(tmp_path: Path, stored: StoreDocuments) -> None:
+    cut = _of_training(CHINESE[40:145])
+    book = _of_held_out(CHINESE + "".join(chr(0x4E00 + place) for place in range(3000)))
+    with pytest.raises(InputError, match=r"training, with more than 90% of its letters.*mirror: page 1, 100%"):
+        _check(tmp_path, stored([*TRAINING, cut]), stored([book]))
+
+
+def test_half_a_text_is_no_copy_and_its_share_is_told(tmp_path: Path, stored: StoreDocuments) -> None:
+    half = _of_training(" ".join([*WORDS[:20], *(f"own{place}" for place in range(60))]))
+    found = _check(tmp_path, stored([*TRAINING, half]), stored(HELD_OUT))
+    assert 0.3 < found.most_of_held_out < 0.5
+    assert 0 < found.most_of_training < 0.5
+
+
+def test_short_documents_are_tolerated_by_their_share_of_the_letters(tmp_path: Path, stored: StoreDocuments) -> None:
+    training, held_out = stored([*TRAINING, _of_training(SEVEN + "!")]), stored([*HELD_OUT, _of_held_out(SEVEN)])
+    found = _check(tmp_path / "tolerated", training, held_out)
+    total = sum(len(row.text.replace(" ", "")) for row in HELD_OUT) + 27
+    assert (found.short_copied, found.short_copied_share) == (1, 27 / total)
+    with pytest.raises(InputError, match=r"shorter than 100 letters.* \(1\): .*the held-out page"):
+        _check(tmp_path / "not", training, held_out, short_tolerance=26 / total)
+
+
+def test_documents_without_letters_are_counted(tmp_path: Path, stored: StoreDocuments) -> None:
+    found = _check(tmp_path, stored([*TRAINING, _of_training("-- !! --")]), stored([_of_held_out("-- !! --?")]))
+    assert (found.training_without_letters, found.held_out_without_letters) == (1, 1)
+
+
+def test_the_division_into_parts_changes_nothing(tmp_path: Path, stored: StoreDocuments) -> None:
+    copies = [_of_training(" ".join([*row.text.split(), f"own{place}"])) for place, row in enumerate(HELD_OUT[:3])]
+    sides = sorted([*TRAINING, *copies], key=sort_key), sorted([*HELD_OUT, _of_held_out(SEVEN)], key=sort_key)
+    told = set[str]()
+    for count in (1, 3):
+        made = []
+        for place, rows in enumerate(sides):
+            folder = tmp_path / f"{count}-{place}"
+            folder.mkdir()
+            for part in range(count):
+                write_part(
+                    folder / f"{part}.parquet", rows[len(rows) * part // count : len(rows) * (part + 1) // count]
+                )
+            value = stored(rows).value
+            made.append(local_artifact(folder, replace(value, parts=tuple(f"{part}.parquet" for part in range(count)))))
+        with pytest.raises(InputError) as caught:
+            _check(tmp_path / f"check {count}", *made)
+        told.add(str(caught.value))
+    assert len(told) == 1
 
 
 def test_of_many_documents_the_first_few_are_named(tmp_path: Path, stored: StoreDocuments) -> None:
