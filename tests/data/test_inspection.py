@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -112,7 +113,7 @@ def test_a_table_tells_people_the_same(inspect: Callable[..., Said]) -> None:
     code, out, err = inspect("--step", "3", "--text")
     assert (code, err) == (0, "")
     head, columns, *table = out.splitlines()
-    assert head.startswith(f"step 3 of {STEPS} of trained: {BATCH} rows of {LENGTH} tokens, batch ")
+    assert head.startswith(f"step 3 of {STEPS} of train: {BATCH} rows of {LENGTH} tokens, batch ")
     assert columns.split() == [
         "row",
         "source",
@@ -154,15 +155,15 @@ def test_nothing_that_a_terminal_acts_upon_is_printed(inspect: Callable[..., Sai
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--step", "0"], 1, f"step 0: trained made {STEPS} steps, numbered from 1"),
-        (["--step", str(STEPS + 1)], 1, f"step {STEPS + 1}: trained made {STEPS} steps"),
-        (["--step", "1", "--row", str(BATCH)], 1, f"row {BATCH}: a step of trained has {BATCH} rows"),
+        (["--step", "0"], 1, f"step 0: train made {STEPS} steps, numbered from 1"),
+        (["--step", str(STEPS + 1)], 1, f"step {STEPS + 1}: train made {STEPS} steps"),
+        (["--step", "1", "--row", str(BATCH)], 1, f"row {BATCH}: a step of train has {BATCH} rows"),
         (["--document", "1", "--row", "1"], 2, "--row is a row of a step"),
         (["--step", "1", "--source", "web"], 2, "--source says where a document is"),
-        (["--document", "999"], 2, "--document 999: no document of trained has this number, id or name"),
-        (["--document", "fffffffffe"], 2, "no document of trained has this number, id or name"),
-        (["--document", "nowhere"], 2, "no document of trained has this number, id or name"),
-        (["--document", "1", "--source", "books"], 2, "--source books: trained has 'code', 'web'"),
+        (["--document", "999"], 2, "--document 999: no document of train has this number, id or name"),
+        (["--document", "fffffffffe"], 2, "no document of train has this number, id or name"),
+        (["--document", "nowhere"], 2, "no document of train has this number, id or name"),
+        (["--document", "1", "--source", "books"], 2, "--source books: train has 'code', 'web'"),
     ],
 )
 def test_what_is_not_there_is_an_error_that_says_what_is(
@@ -187,11 +188,27 @@ def test_several_documents_that_fit_are_listed(inspect: Callable[..., Said]) -> 
     ]
 
 
+def test_names_that_contain_what_was_asked_for_are_listed(inspect: Callable[..., Said]) -> None:
+    code, _, err = inspect("--document", "PAGE-")
+    assert code == 2
+    listed = re.findall(r"'(page-\d)'", err)
+    assert len(set(listed)) == len(listed) == 3
+    assert "; names that contain it: 'page-" in err
+    assert err.count("'0.py'") == 0
+    assert inspect("--document", ".p")[2].count(".py'") == 3
+    assert "names that contain it" not in inspect("--document", "nowhere")[2]
+
+
+def test_a_run_is_called_as_it_was_asked_for(inspect: Callable[..., Said], state: Artifact[int]) -> None:
+    for name in ("train", state.key[:8]):
+        assert inspect("--step", "3", name=name)[1].startswith(f"step 3 of {STEPS} of {name}: ")
+        assert inspect("--step", "0", name=name)[2].startswith(f"error: step 0: {name} made ")
+
+
 def test_an_output_that_is_no_trained_state_is_refused(inspect: Callable[..., Said]) -> None:
     code, _, err = inspect("--step", "1", name="tokenizer")
     assert code == 1
-    assert "train_tokenizer " in err
-    assert "is no trained state with a record of its data (data.json)" in err
+    assert err == "error: 'tokenizer' is a tokenizer; give a trained state\n"
     assert inspect("--step", "1", name="nothing")[0] == 2
 
 
