@@ -272,3 +272,44 @@ def test_the_program_prints_json_lines(prefix: str, state: Artifact[int]) -> Non
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     assert (done.returncode, done.stderr) == (0, "")
     assert [json.loads(line)["row"] for line in done.stdout.splitlines()] == list(range(BATCH))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stream", "codes"),
+    [
+        ("inspect train --step 5", "stdout", {141}),
+        ("inspect train --step 5 --json", "stdout", {141}),
+        ("inspect train --document 3 --source web", "stdout", {141}),
+        ("audit train --workers 0", "stdout", {141}),
+        ("audit train --workers 0 --json", "stdout", {141}),
+        ("inspect nothing --step 5", "stderr", {141}),
+        ("audit nothing", "stderr", {141}),
+        ("--help", "stdout", {0, 141}),
+        ("audit --help", "stdout", {0, 141}),
+        ("audit train --no-such-option", "stderr", {2, 141}),
+    ],
+)
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_closed_pipe_ends_the_program_quietly(
+    prefix: str, state: Artifact[int], arguments: str, stream: str, codes: set[int], buffered: bool
+) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    variables = {**os.environ, "MARIN_PREFIX": prefix, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    command = [sys.executable, "-m", "marin_pipeline.data", *arguments.split()]
+    out, err = (writes, subprocess.PIPE) if stream == "stdout" else (subprocess.PIPE, writes)
+    try:
+        done = subprocess.run(command, stdout=out, stderr=err, text=True, check=False, env=variables)
+    finally:
+        os.close(writes)
+    assert done.returncode in codes
+    assert not done.stdout
+    assert not done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_an_error(prefix: str, state: Artifact[int]) -> None:
+    command = [sys.executable, "-m", "marin_pipeline.data", "inspect", "train", "--step", "5"]
+    with open("/dev/full", "w") as full:
+        variables = {**os.environ, "MARIN_PREFIX": prefix}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=variables)
+    assert (done.returncode, done.stderr) == (1, "error: the output cannot be written: No space left on device\n")
