@@ -99,6 +99,16 @@ class DocumentNames:
                 return found
         return [each for each in self._all("") if each[1].source_id == text]
 
+    def near(self, text: str, most: int) -> list[str]:
+        """The first names, `most` of them, that contain `text` in capitals or not, each once."""
+        sought, found = text.casefold(), dict[str, None]()
+        for _, name in self._all("") if sought else ():
+            if sought in name.source_id.casefold():
+                found[name.source_id] = None
+            if len(found) == most:
+                break
+        return list(found)
+
     def _all(self, prefix: str) -> Iterator[tuple[int, DocumentName]]:
         """The documents of all row groups that can hold an id with this prefix."""
         for part, first in enumerate(self._ledger.document_starts[:-1]):

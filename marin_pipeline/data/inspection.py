@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from marin_pipeline.core.errors import InputError, MarinError, UsageError
+from marin_pipeline.core.visible import say
 from marin_pipeline.data.document_names import DocumentName
+from marin_pipeline.data.opened import open_run
 from marin_pipeline.data.run_data import RunData
 from marin_pipeline.data.sequences import Piece
 from marin_pipeline.data.whereabouts import documents_in, steps_of, text_of
 
 SHOWN = 10
 """Documents that an error lists."""
+NEAR = 3
+"""Names that an error lists where none is the one that was asked for."""
 
 
 def add(subparsers: Any) -> None:
@@ -51,7 +54,7 @@ def add(subparsers: Any) -> None:
 
 def _run(parsed: argparse.Namespace) -> int:
     for line in inspect(parsed):
-        sys.stdout.write(f"{line}\n")
+        say(line)
     return 0
 
 
@@ -63,13 +66,11 @@ def inspect(parsed: argparse.Namespace) -> Iterator[str]:
         InputError: for a step or a row that the run did not make.
         StoreError: when what the run read is not in the store any more.
     """
-    from marin_pipeline import load
-
     if parsed.row is not None and parsed.step is None:
         raise UsageError("--row is a row of a step: give --step too")
     if parsed.source is not None and parsed.document is None:
         raise UsageError("--source says where a document is: give --document too")
-    run = RunData(load(parsed.state, prefix=parsed.prefix))
+    run = open_run(parsed.state, parsed.prefix)
     if parsed.step is not None:
         return step_lines(run, parsed.step, parsed.row, parsed.text, parsed.json)
     return document_lines(run, parsed.document, parsed.source, parsed.text, parsed.json)
@@ -211,12 +212,17 @@ def _find(run: RunData, document: str, source: str | None) -> tuple[str, int]:
         number = int(document)
         found = [(name, number, None) for name in names if number < run.source(name).store.documents]
     problems: list[str] = []
+    near: list[str] = []
     for name in [] if found else names:
         try:
             found += [(name, *each) for each in run.names(name).find(document)]
+            near += run.names(name).near(document, NEAR) if not found else []
         except MarinError as error:
             problems.append(f"; the names of {name!r} are not known: {error}")
     if not found:
+        near = list(dict.fromkeys(near))[:NEAR]
+        if near:
+            problems.insert(0, f"; names that contain it: {', '.join(map(repr, near))}")
         raise UsageError(
             f"--document {document}: no document of {run.name} has this number, id or name (a number is below "
             f"{max(run.source(name).store.documents for name in names):,}, an id has 6 hex digits or more)"

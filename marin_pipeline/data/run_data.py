@@ -32,19 +32,17 @@ METRICS_FILE = "metrics.jsonl"
 class RunData:
     """What one run read, and in which order."""
 
-    def __init__(self, state: Artifact[Any]) -> None:
-        """Read the record of a committed state.
+    def __init__(self, state: Artifact[Any], name: str) -> None:
+        """Read the record of a committed state that has one.
+
+        Args:
+            name: what the state is called by whoever asks.
 
         Raises:
-            InputError: for an output that has none, or one that cannot be read.
+            InputError: for a record that cannot be read.
         """
-        if RECORD_FILE not in state.files:
-            raise InputError(
-                f"{state.name} {state.key[:8]} is no trained state with a record of its data ({RECORD_FILE}): name the "
-                "output of a train step; one of an earlier version is trained again with --force"
-            )
-        self.name = state.name
-        self.record = OrderRecord.from_json((state / RECORD_FILE).read_text(), f"{state.name}/{RECORD_FILE}")
+        self.name = name
+        self.record = OrderRecord.from_json((state / RECORD_FILE).read_text(), f"{name}/{RECORD_FILE}")
         self.order: TrainingOrder = self.record.order()
         self._state = state
         self.source = cache(self._source)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from marin_pipeline import load, run
 from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.data.__main__ import main
-from marin_pipeline.data.audit import AuditReport, audit, stops
+from marin_pipeline.data.audit import AuditReport, audit, default_hosts, joined_counts, stops
 from marin_pipeline.data.loader import Loaded, Loader
 from marin_pipeline.data.order import Batch, TrainingOrder
 from marin_pipeline.data.read_ledger import ReadLedger
+from marin_pipeline.data.run_data import RunData
 from marin_pipeline.data.sequences import Rows, Sequences, SequenceSource
 from marin_pipeline.data.token_store import TokenStore
-from tests.conftest import ROOT
+from steps.pack import pack
+from steps.tokenize import tokenize
+from steps.train_tokenizer import train_tokenizer
 from tests.data.defective_loader import DefectiveLoader
+from tests.data.inspected_steps import BATCH, LENGTH, STEPS, site, trained
 from tests.data.orders import SEQUENCE_LENGTH, mixed, one_source
 from tests.data.token_stores import write_store
 
@@ -202,24 +206,6 @@ def test_a_host_that_knows_another_batch_than_the_order_says_is_caught_though_it
     assert row.other_batches == 1
 
 
-class OneBuffer(Loader):
-    """Delivers each batch in the arrays of the one before."""
-
-    def __next__(self) -> Loaded:
-        loaded = super().__next__()
-        kept = self.__dict__.setdefault("kept", loaded.rows)
-        kept.inputs[:], kept.targets[:] = loaded.rows.inputs, loaded.rows.targets
-        return replace(loaded, rows=kept)
-
-
-def test_a_buffer_that_is_used_again_is_caught() -> None:
-    """The device may read it still: an update is made while the next batch is asked for."""
-    order = one_source(48, 24)
-    report = _audit(OneBuffer, order, [Counted(48)], hosts=(1, 2), workers=(0,), epochs=2)
-    assert not report.ok
-    assert "other tokens once the next step was delivered" in str(report.rows[0].problem)
-
-
 def test_no_run_is_no_proof() -> None:
     assert not _audit(Loader, one_source(20, 6), [Counted(20)], hosts=(1,), workers=()).ok
 
@@ -306,7 +292,143 @@ def test_the_command_says_what_it_cannot_audit(folder: Path, capsys: pytest.Capt
     assert main(["audit", str(folder.parent)]) == 1
     assert "no readable ledger of tokens" in capsys.readouterr().err
     assert main(["audit", str(folder), "--sequence-length", "4000"]) == 1
-    assert "use a shorter sequence length" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: '{folder}' holds 4,000 tokens, less than one sequence of 4,000 and a target: ")
+    assert "use a shorter sequence length" in err
+    shutil.rmtree(folder / "part-1")
+    assert main(["audit", str(folder), "--sequence-length", "32"]) == 1
+    assert f"source '{folder}': " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hosts", [["1,3"], ["1", "3"], ["1,", "3"]])
+@pytest.mark.parametrize("first", [True, False])
+def test_counts_may_stand_apart(
+    folder: Path, capsys: pytest.CaptureFixture[str], hosts: list[str], first: bool
+) -> None:
+    how = ["--hosts", *hosts, "--workers", "0", "--json", "--sequence-length", "32"]
+    assert main(["audit", *([str(folder), *how] if first else [*how, str(folder)])]) == 0
+    assert {row["hosts"][0] for row in json.loads(capsys.readouterr().out)["rows"]} == {1, 3}
+
+
+def test_numbers_that_are_none_are_refused_with_an_example(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert joined_counts(["--hosts=1", "2", "--workers", "0", "2", "123456"]) == [
+        "--hosts=1,2",
+        *("--workers", "0,2", "123456"),
+    ]
+    with pytest.raises(SystemExit):
+        main(["audit", str(folder), "--hosts", "two"])
+    assert "argument --hosts: 'two': give numbers, such as 1,2" in capsys.readouterr().err
+
+
+def test_hosts_share_a_batch_equally_unless_one_alone_could() -> None:
+    found = {size: default_hosts(size) for size in (1, 2, 4, 5, 9, 24, 32)}
+    assert found == {1: (1,), 2: (1, 2), 4: (1, 2), 5: (1, 2), 9: (1, 3), 24: (1, 2, 3, 8), 32: (1, 2, 8)}
+
+
+Said = tuple[int, str, str]
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with a run on two sources in two phases, one of them packed."""
+    prefix = str(tmp_path_factory.mktemp("audited") / "store")
+    pages = {f"page-{place}": f"Page {place}, " + "word by word. " * (place % 4) for place in range(12)}
+    made = {name: site(name=name, pages=pages).named(name) for name in ("web", "code")}
+    tokenizer = train_tokenizer(made["web"], vocabulary=300).named("tokenizer")
+    tokens = {name: tokenize(each, tokenizer).named(f"tokens/{name}") for name, each in made.items()}
+    packing = {"code": pack(tokens["code"], sequence_length=LENGTH).named("packing")}
+    run(trained(tokens=tokens, packing=packing).named("run"), prefix=prefix, backend="inline", quiet=True)
+    wrong = trained(tokens=tokens, packing=packing, wrong="0123456789abcdef").named("wrong")
+    run(wrong, prefix=prefix, backend="inline", quiet=True)
+    return prefix
+
+
+@pytest.fixture
+def audited(prefix: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Runs the command."""
+
+    def said(*arguments: str) -> Said:
+        capsys.readouterr()
+        code = main(["audit", *arguments, "--prefix", prefix])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return said
+
+
+def test_a_run_is_audited_over_all_that_it_read(audited: Callable[..., Said], prefix: str) -> None:
+    data = RunData(load("run", prefix=prefix), "run")
+    code, out, err = audited("run", "--json")
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    assert (report["batch_size"], report["sequence_length"]) == (BATCH, LENGTH)
+    assert report["sequences"] == dict(zip(data.order.names, data.order.sequences, strict=True))
+    assert report["epochs"] == {name: round(passes, 4) for name, passes in data.order.epochs(STEPS).items()}
+    assert (report["run"], report["steps"], report["steps_of_run"]) == ("run", STEPS, STEPS)
+    assert report["hosts_left_out"] == [3, 8]
+    assert {row["hosts"][0] for row in report["rows"]} == {1, 2}
+    assert all(row["steps"] == STEPS for row in report["rows"])
+    sources: list[SequenceSource] = [data.source(name) for name in data.order.names]
+    direct = _audit(Loader, data.order, sources, hosts=(2,), workers=(0,), steps=STEPS)
+    assert {row["stream"] for row in report["rows"]} == {direct.rows[0].stream}
+    lines = audited("run")[1].splitlines()
+    assert lines[-3:] == [
+        f"not with 3 and 8 hosts, which cannot share {BATCH} rows equally",
+        f"the first {STEPS} of {STEPS} steps of run, with its own sources, phases, seed and shuffle",
+        f"all {len(report['rows'])} runs are ok",
+    ]
+
+
+def test_a_long_run_is_audited_in_part(audited: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marin_pipeline.data.audit.LARGEST", 5 * BATCH)
+    assert json.loads(audited("run", "--json")[1])["steps"] == 5
+    assert f"the first 5 of {STEPS} steps of run" in audited("run")[1]
+    assert audited("wrong")[0] == 0  # its wrong step is not among them
+
+
+def test_an_order_that_the_run_did_not_record_is_refused(audited: Callable[..., Said]) -> None:
+    code, out, err = audited("wrong")
+    assert (code, out) == (1, "")
+    assert "the batch that the run recorded is 0123456789abcdef" in err
+
+
+class OtherSeed(Loader):
+    """Reads another order than the run's."""
+
+    def __init__(self, order: TrainingOrder, sources: list[SequenceSource], **how: Any) -> None:
+        held = dict(zip(order.names, order.sequences, strict=True))
+        other = TrainingOrder(order.stream, held, order.batch_size, order.seed + 1, order.shuffle)
+        super().__init__(other, sources, **how)
+
+
+def test_a_loader_of_another_order_is_found_by_the_audit_of_a_run(
+    audited: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marin_pipeline.data.audit.Loader", OtherSeed)
+    code, out, _ = audited("run")
+    assert code == 4
+    assert "runs are wrong" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["packing"], 1, "'packing' is a packing plan; give a trained state or tokens"),
+        (["tokenizer"], 1, "'tokenizer' is a tokenizer; give a trained state or tokens"),
+        (["web"], 1, "'web' is a set of documents; give a trained state or tokens"),
+        (["nothing"], 2, "'nothing' is no name and no key"),
+        (["run", "--seed", "0"], 2, "--seed: run is a trained state, which says this itself"),
+        (["run", "--sequence-length", "8"], 2, "--sequence-length: run is a trained state"),
+        (["run", "--hosts", "3"], 2, "--hosts 3: so many hosts cannot share a batch of run equally"),
+        (["tokens/code", "--sequence-length", "9000"], 1, "'tokens/code' holds "),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_in_words(
+    audited: Callable[..., Said], arguments: list[str], code: int, message: str
+) -> None:
+    found, out, err = audited(*arguments)
+    assert (found, out) == (code, "")
+    assert message in err
 
 
 def test_the_audit_passes_over_a_store_whose_documents_are_kept_apart(folder: Path) -> None:
@@ -315,15 +437,3 @@ def test_the_audit_passes_over_a_store_whose_documents_are_kept_apart(folder: Pa
     source = Sequences(TokenStore(open_tokens(str(folder))), SEQUENCE_LENGTH, separate=True)
     report = _audit(Loader, one_source(len(source), 24), [source], hosts=(1, 3), workers=(0, 2), resumes=[(), (5,)])
     assert report.ok
-
-
-def test_a_reader_that_has_gone_ends_the_command_without_a_traceback(folder: Path) -> None:
-    """As in `... | head -1`."""
-    command = [sys.executable, "-m", "marin_pipeline.data", "audit", str(folder), "--sequence-length", "8"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    told = process.stderr.read()
-    assert process.wait() == 1
-    assert told == b""

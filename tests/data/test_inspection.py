@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -112,7 +113,7 @@ def test_a_table_tells_people_the_same(inspect: Callable[..., Said]) -> None:
     code, out, err = inspect("--step", "3", "--text")
     assert (code, err) == (0, "")
     head, columns, *table = out.splitlines()
-    assert head.startswith(f"step 3 of {STEPS} of trained: {BATCH} rows of {LENGTH} tokens, batch ")
+    assert head.startswith(f"step 3 of {STEPS} of train: {BATCH} rows of {LENGTH} tokens, batch ")
     assert columns.split() == [
         "row",
         "source",
@@ -154,15 +155,15 @@ def test_nothing_that_a_terminal_acts_upon_is_printed(inspect: Callable[..., Sai
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--step", "0"], 1, f"step 0: trained made {STEPS} steps, numbered from 1"),
-        (["--step", str(STEPS + 1)], 1, f"step {STEPS + 1}: trained made {STEPS} steps"),
-        (["--step", "1", "--row", str(BATCH)], 1, f"row {BATCH}: a step of trained has {BATCH} rows"),
+        (["--step", "0"], 1, f"step 0: train made {STEPS} steps, numbered from 1"),
+        (["--step", str(STEPS + 1)], 1, f"step {STEPS + 1}: train made {STEPS} steps"),
+        (["--step", "1", "--row", str(BATCH)], 1, f"row {BATCH}: a step of train has {BATCH} rows"),
         (["--document", "1", "--row", "1"], 2, "--row is a row of a step"),
         (["--step", "1", "--source", "web"], 2, "--source says where a document is"),
-        (["--document", "999"], 2, "--document 999: no document of trained has this number, id or name"),
-        (["--document", "fffffffffe"], 2, "no document of trained has this number, id or name"),
-        (["--document", "nowhere"], 2, "no document of trained has this number, id or name"),
-        (["--document", "1", "--source", "books"], 2, "--source books: trained has 'code', 'web'"),
+        (["--document", "999"], 2, "--document 999: no document of train has this number, id or name"),
+        (["--document", "fffffffffe"], 2, "no document of train has this number, id or name"),
+        (["--document", "nowhere"], 2, "no document of train has this number, id or name"),
+        (["--document", "1", "--source", "books"], 2, "--source books: train has 'code', 'web'"),
     ],
 )
 def test_what_is_not_there_is_an_error_that_says_what_is(
@@ -187,11 +188,27 @@ def test_several_documents_that_fit_are_listed(inspect: Callable[..., Said]) -> 
     ]
 
 
+def test_names_that_contain_what_was_asked_for_are_listed(inspect: Callable[..., Said]) -> None:
+    code, _, err = inspect("--document", "PAGE-")
+    assert code == 2
+    listed = re.findall(r"'(page-\d)'", err)
+    assert len(set(listed)) == len(listed) == 3
+    assert "; names that contain it: 'page-" in err
+    assert err.count("'0.py'") == 0
+    assert inspect("--document", ".p")[2].count(".py'") == 3
+    assert "names that contain it" not in inspect("--document", "nowhere")[2]
+
+
+def test_a_run_is_called_as_it_was_asked_for(inspect: Callable[..., Said], state: Artifact[int]) -> None:
+    for name in ("train", state.key[:8]):
+        assert inspect("--step", "3", name=name)[1].startswith(f"step 3 of {STEPS} of {name}: ")
+        assert inspect("--step", "0", name=name)[2].startswith(f"error: step 0: {name} made ")
+
+
 def test_an_output_that_is_no_trained_state_is_refused(inspect: Callable[..., Said]) -> None:
     code, _, err = inspect("--step", "1", name="tokenizer")
     assert code == 1
-    assert "train_tokenizer " in err
-    assert "is no trained state with a record of its data (data.json)" in err
+    assert err == "error: 'tokenizer' is a tokenizer; give a trained state\n"
     assert inspect("--step", "1", name="nothing")[0] == 2
 
 
@@ -255,3 +272,44 @@ def test_the_program_prints_json_lines(prefix: str, state: Artifact[int]) -> Non
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     assert (done.returncode, done.stderr) == (0, "")
     assert [json.loads(line)["row"] for line in done.stdout.splitlines()] == list(range(BATCH))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stream", "codes"),
+    [
+        ("inspect train --step 5", "stdout", {141}),
+        ("inspect train --step 5 --json", "stdout", {141}),
+        ("inspect train --document 3 --source web", "stdout", {141}),
+        ("audit train --workers 0", "stdout", {141}),
+        ("audit train --workers 0 --json", "stdout", {141}),
+        ("inspect nothing --step 5", "stderr", {141}),
+        ("audit nothing", "stderr", {141}),
+        ("--help", "stdout", {0, 141}),
+        ("audit --help", "stdout", {0, 141}),
+        ("audit train --no-such-option", "stderr", {2, 141}),
+    ],
+)
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_closed_pipe_ends_the_program_quietly(
+    prefix: str, state: Artifact[int], arguments: str, stream: str, codes: set[int], buffered: bool
+) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    variables = {**os.environ, "MARIN_PREFIX": prefix, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    command = [sys.executable, "-m", "marin_pipeline.data", *arguments.split()]
+    out, err = (writes, subprocess.PIPE) if stream == "stdout" else (subprocess.PIPE, writes)
+    try:
+        done = subprocess.run(command, stdout=out, stderr=err, text=True, check=False, env=variables)
+    finally:
+        os.close(writes)
+    assert done.returncode in codes
+    assert not done.stdout
+    assert not done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_an_error(prefix: str, state: Artifact[int]) -> None:
+    command = [sys.executable, "-m", "marin_pipeline.data", "inspect", "train", "--step", "5"]
+    with open("/dev/full", "w") as full:
+        variables = {**os.environ, "MARIN_PREFIX": prefix}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=variables)
+    assert (done.returncode, done.stderr) == (1, "error: the output cannot be written: No space left on device\n")

@@ -46,12 +46,20 @@ def test_the_store_may_be_named(tmp_path: Path) -> None:
 def test_what_is_not_tokens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARIN_PREFIX", str(tmp_path / "store"))
     run(number().named("three"), quiet=True, backend="inline")
-    with pytest.raises(InputError, match="'three' is int, not Tokens"):
+    with pytest.raises(InputError, match="'three' is an output of 'number' without a record"):
         open_tokens("three")
     with pytest.raises(MarinError, match="'two' is no name and no key"):
         open_tokens("two")
     with pytest.raises(InputError, match="no readable ledger of tokens"):
         open_tokens(str(tmp_path))
+
+
+def test_a_folder_with_the_name_of_an_output_is_not_in_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARIN_PREFIX", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    run(given_tokens(folder=str(tmp_path)).named("web"), quiet=True, backend="inline")
+    (tmp_path / "web").mkdir()
+    assert TokenStore(open_tokens("web")).tokens == 7
 
 
 def test_a_part_that_is_missing_from_a_folder_is_named_when_it_is_read(tmp_path: Path) -> None:
