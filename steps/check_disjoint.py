@@ -60,7 +60,7 @@ class Compared:
     """Training documents without any letter or digit."""
 
 
-@step(version=1)
+@step(version=2)
 def check_disjoint(
     ctx: Context,
     training: Artifact[Documents],
@@ -72,7 +72,7 @@ def check_disjoint(
     copy_threshold: float = 0.9,
     copy_characters: int = 32,
     short: int = 100,
-    short_tolerance: float = 0.005,
+    short_tolerance: float = 0.02,
 ) -> Disjoint:
     """Fail unless no held-out document, nor a near copy of one, is among the training documents.
 

@@ -369,6 +369,8 @@ def _told(row: AuditRow) -> str:
     return f"{_hosts(row.hosts)} hosts, {row.workers} workers, resumed at {_resumed(row.resumed)}: {row.problem}"
 
 
+TOKENS = "tokens"
+"""The source of an order over tokens that no run has read."""
 LARGEST = 2**16
 """Most sequences that a run of the command reads, unless it is told otherwise."""
 
@@ -492,18 +494,17 @@ def _of_run(parsed: argparse.Namespace, run: RunData) -> tuple[TrainingOrder, li
 
 
 def _of_tokens(parsed: argparse.Namespace, store: TokenStore) -> tuple[TrainingOrder, list[SequenceSource]]:
-    """The order of one source, which is called as the user calls it."""
-    name = parsed.target
+    """The order of one source. Its name is part of the order: so it is the same however the tokens are asked for."""
     length = 1024 if parsed.sequence_length is None else parsed.sequence_length
     source = Sequences(store, length)
     if not len(source):
         raise InputError(
-            f"{name!r} holds {store.tokens:,} tokens, less than one sequence of {length:,} and a target: use a shorter "
-            "sequence length (--sequence-length)"
+            f"{parsed.target!r} holds {store.tokens:,} tokens, less than one sequence of {length:,} and a target: use "
+            "a shorter sequence length (--sequence-length)"
         )
-    stream = Stream(Mixture((Source(name, None),), (Phase(0, {name: 1}),)), length)
+    stream = Stream(Mixture((Source(TOKENS, None),), (Phase(0, {TOKENS: 1}),)), length)
     batch_size = 24 if parsed.batch_size is None else parsed.batch_size
-    return TrainingOrder(stream, {name: len(source)}, batch_size, parsed.seed or 0), [source]
+    return TrainingOrder(stream, {TOKENS: len(source)}, batch_size, parsed.seed or 0), [source]
 
 
 def _and(counts: Sequence[int]) -> str:

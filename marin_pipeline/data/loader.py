@@ -92,7 +92,8 @@ class Loader:
         """
         check_kind("a loader", TrainingOrder, "a TrainingOrder", order=order)
         check_kind("a loader", Sequence, "a list of sources", sources=sources)
-        check_whole("a loader", start=start, stop=stop, workers=workers, ahead=ahead)
+        check_whole("a loader", start=start, stop=stop, workers=workers)
+        check_whole("a loader", or_none=True, ahead=ahead)
         if log is not None and not callable(log):
             raise InputError(f"a loader: log is {log!r}: give a function of one line of text, or None")
         rows = _checked_rows(rows, order.batch_size)

@@ -297,7 +297,18 @@ def test_the_command_says_what_it_cannot_audit(folder: Path, capsys: pytest.Capt
     assert "use a shorter sequence length" in err
     shutil.rmtree(folder / "part-1")
     assert main(["audit", str(folder), "--sequence-length", "32"]) == 1
-    assert f"source '{folder}': " in capsys.readouterr().err
+    assert "source 'tokens': part-1/" in capsys.readouterr().err
+
+
+def test_the_order_over_tokens_does_not_hang_on_how_they_are_asked_for(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams: list[str] = []
+    monkeypatch.chdir(folder.parent)
+    for target in (str(folder), folder.name, f"./{folder.name}"):
+        assert main(["audit", target, "--sequence-length", "32", "--json"]) == 0
+        streams.append(json.loads(capsys.readouterr().out)["rows"][0]["stream"])
+    assert len(set(streams)) == 1
 
 
 @pytest.mark.parametrize("hosts", [["1,3"], ["1", "3"], ["1,", "3"]])

@@ -97,7 +97,7 @@ def test_a_loader_and_a_cut_refuse_what_is_of_another_type(tmp_path: Path) -> No
     with Loader(**{**given, "start": np.int64(0), "rows": []}) as loader:
         assert next(loader).step == 0
     for field in ("start", "stop", "workers", "ahead"):
-        for wrong in [*WRONG, None]:
+        for wrong in [*WRONG, *([None] if field != "ahead" else [])]:
             with pytest.raises(InputError, match=rf"a loader: {field} is {re.escape(repr(wrong))}"):
                 Loader(**{**given, field: wrong})
     for field, value in (("order", STREAM), ("sources", given["sources"][0]), ("log", "log.txt")):
