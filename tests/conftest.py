@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,28 @@ __all__ = ["gs_prefix", "gs_server", "prefix", "s3_prefix", "s3_server", "shared
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("searching", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("MARIN_TEST_PROFILE", "repeatable"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What jax compiles is compiled once for all processes of a run of the tests, which start many for the same small
+    models. The folder is new for each run and gone after it; variables that are set already are left as they are.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    folder = tempfile.mkdtemp(prefix="compiled-")
+    kept = {
+        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    os.environ.update(kept)
+
+    def leave() -> None:
+        for name in kept:
+            os.environ.pop(name, None)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    config.add_cleanup(leave)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

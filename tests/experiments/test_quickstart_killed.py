@@ -46,7 +46,7 @@ def workers_of(driver: int) -> list[int]:
     return [pid for _, pid in sorted(found)]
 
 
-def trainer_of(driver: int, within: float = 20.0) -> int:
+def trainer_of(driver: int, within: float = 120.0) -> int:
     """The worker that trains: what it prints goes to the log of the train step."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
@@ -60,7 +60,7 @@ def trainer_of(driver: int, within: float = 20.0) -> int:
     raise AssertionError("no worker trains")
 
 
-def gone(driver: int, within: float = 10.0) -> bool:
+def gone(driver: int, within: float = 60.0) -> bool:
     """Whether no worker of a driver lives, at the latest after some seconds."""
     deadline = time.monotonic() + within
     while workers_of(driver):

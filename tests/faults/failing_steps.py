@@ -65,7 +65,7 @@ def _slow_or_failing_shard(shard: ShardContext, item: int) -> int:
     return item
 
 
-def _wait_for(file: Path, seconds: float = 10.0) -> None:
+def _wait_for(file: Path, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not file.exists() and time.monotonic() < until:
         time.sleep(0.01)

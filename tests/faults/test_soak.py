@@ -87,8 +87,8 @@ def disturbed(objects: ObjectStore, seed: int, policy: Policy) -> tuple[bool, Co
     ("store", "seeds"),
     [
         pytest.param(memory, range(60), id="memory"),
-        pytest.param(local, range(1000, 1020), id="local"),
-        pytest.param(parallel, range(2000, 2020), id="parallel"),
+        pytest.param(local, range(1000, 1010), id="local"),
+        pytest.param(parallel, range(2000, 2010), id="parallel"),
         pytest.param(gs, range(3000, 3004), id="gs"),
         pytest.param(s3, range(4000, 4004), id="s3"),
         pytest.param(memory, range(10_000, 12_000), id="memory for long", marks=pytest.mark.slow),

@@ -60,7 +60,7 @@ def test_a_driver_that_slept_through_its_lease_cannot_commit_and_ends_its_step_w
     shared_scene: Scene,
 ) -> None:
     scene = shared_scene
-    scene.seconds = "1"
+    scene.seconds = "2"
     first = scene.start()
     paused, child = scene.at_gate("plain"), scene.at_gate("child")
     first.send_signal(signal.SIGSTOP)
@@ -73,7 +73,7 @@ def test_a_driver_that_slept_through_its_lease_cannot_commit_and_ends_its_step_w
 
 
 def test_a_driver_that_runs_its_step_itself_and_slept_through_its_lease_cannot_commit(scene: Scene) -> None:
-    scene.seconds = "1"
+    scene.seconds = "2"
     first = scene.start("--backend", "inline")
     assert scene.at_gate("plain") == first.pid
     first.send_signal(signal.SIGSTOP)
@@ -97,7 +97,7 @@ def assert_the_second_has_won(scene: Scene, first: subprocess.Popen[str], second
 
 
 def test_a_paused_worker_loses_nothing_since_its_driver_keeps_the_lease(scene: Scene) -> None:
-    scene.seconds = "1"
+    scene.seconds = "2"
     first = scene.start()
     worker = scene.at_gate("plain")
     os.kill(worker, signal.SIGSTOP)

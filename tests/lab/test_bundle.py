@@ -141,7 +141,7 @@ def refuse_other_records(source: Path, store: Path) -> None:
         assert replace(found, copied_from="") == there
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_nothing_wrong_is_committed_whatever_is_changed_in_a_bundle_and_sealed_again(
     shared: Shared, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -286,7 +286,7 @@ def lie(shared: Shared, folder: Path, change: Callable[[dict[str, Any]], None]) 
     return seal(tree)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_store_and_a_bundle_that_lie_together_give_nothing_that_does_not_verify(
     shared: Shared, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -28,7 +28,7 @@ from tests.stores import new_prefix
 def project(tmp_path: Path) -> Project:
     """A project that was run once."""
     made = Project.at(tmp_path)
-    made.run()
+    made.run("--backend", "inline")
     return made
 
 
@@ -36,7 +36,7 @@ def project(tmp_path: Path) -> Project:
 def noisy(tmp_path: Path) -> Project:
     """One whose last step writes other bytes each time."""
     made = Project.at(tmp_path)
-    made.run("--noise", "4")
+    made.run("--noise", "4", "--backend", "inline")
     return made
 
 

@@ -21,7 +21,7 @@ from marin_pipeline.store.objects import ObjectStore, open_objects
 Target = Artifact[Any] | list[Artifact[Any]]
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
     """What `condition` returns as soon as it is true; fails at the deadline."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

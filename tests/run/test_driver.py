@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,15 @@ def test_a_failed_run_says_why_with_the_traceback_first(inline: Bench) -> None:
         run([add(numbers=[fails(word="grue")])], prefix=str(inline.prefix), backend="inline")
     text = str(caught.value)
     assert text.index("in fails") < text.index("add: blocked by fails")
+
+
+@pytest.fixture
+def lower_limit() -> Iterator[int]:
+    """Calls that may be open at once: far fewer than Python allows, so that a short chain shows a recursion."""
+    before, limit = sys.getrecursionlimit(), 400
+    sys.setrecursionlimit(limit)
+    yield limit
+    sys.setrecursionlimit(before)
 
 
 def test_an_unknown_option_is_refused(inline: Bench) -> None:
@@ -107,19 +118,22 @@ def test_a_prefix_that_is_a_file_is_refused_before_anything_runs(inline: Bench, 
     assert not inline.ran()
 
 
-def test_two_thousand_small_steps_run(inline: Bench) -> None:
-    result = inline.run(add(numbers=[number(value=each) for each in range(2000)]))
+@pytest.mark.parametrize("count", [300, pytest.param(2000, marks=pytest.mark.slow)])
+def test_many_small_steps_run(inline: Bench, count: int) -> None:
+    result = inline.run(add(numbers=[number(value=each) for each in range(count)]))
     assert result.ok
-    assert value(result, "add") == sum(range(2000))
+    assert value(result, "add") == sum(range(count))
 
 
-def test_a_chain_of_three_thousand_runs_without_recursion(inline: Bench) -> None:
+@pytest.mark.parametrize("length", [450, pytest.param(3000, marks=pytest.mark.slow)])
+def test_a_long_chain_runs_without_recursion(inline: Bench, lower_limit: int, length: int) -> None:
+    assert length > lower_limit
     last = number(value=0)
-    for _ in range(3000):
+    for _ in range(length):
         last = increment(before=last)
     result = inline.run(last)
     assert set(outcomes(result).values()) == {"done"}
-    assert result.bound(last.key).value == 3000
+    assert result.bound(last.key).value == length
 
 
 def test_what_was_loaded_can_be_the_input_of_a_new_step(bench: Bench) -> None:

@@ -120,7 +120,7 @@ def test_what_a_step_printed_and_recorded_is_kept_after_it_has_failed(stage: Sta
 def test_what_a_step_prints_is_there_while_it_runs_and_its_last_words_when_it_is_taken_away(stage: Stage) -> None:
     driver = stage.run("waits")
     worker = stage.pid()
-    wait_until(lambda: stage.kept("log/log.txt") == [TOLD], 20)
+    wait_until(lambda: stage.kept("log/log.txt") == [TOLD])
     (stage.gate / "open").touch()
     wait_until((stage.gate / f"{worker}.said").exists)
     os.kill(worker, signal.SIGTERM)
@@ -191,10 +191,13 @@ def test_nothing_is_uploaded_any_more_when_the_task_has_ended(often: None, tmp_p
         assert "marin-logs" not in [each.name for each in threading.enumerate()]
 
 
-def test_an_attempt_is_found_by_its_log_before_it_has_printed_anything(tmp_path: Path) -> None:
+def test_an_attempt_is_found_by_its_log_before_it_has_printed_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_upload, "EVERY", 3600.0)
     objects = Counting(tmp_path)
     with uploading(objects, "a/log/log.txt", at_once=True):
-        wait_until(lambda: objects.list("a/log"), 1.0)
+        wait_until(lambda: objects.list("a/log"))
     assert [(info.path, info.size) for info in objects.list("a")] == [("a/log/log.txt", 0)]
     assert objects.calls == [("writer", "a/log/log.txt")]
 

@@ -310,7 +310,7 @@ def test_a_child_that_outlives_its_step_holds_nothing_up(backend: str, program: 
         "from marin_pipeline import Context, Secret, main, step\n"
         "@step\n"
         "def leaves(ctx: Context, token: Secret) -> int:\n"
-        "    subprocess.Popen(['sh', '-c', 'sleep 30; echo late'])\n"
+        "    subprocess.Popen(['sh', '-c', 'sleep 120; echo late'])\n"
         "    print('before', token.value)\n"
         "    return 1\n"
         "if __name__ == '__main__':\n    main(leaves(token=Secret('LEAK_TOKEN')))\n"
@@ -320,7 +320,7 @@ def test_a_child_that_outlives_its_step_holds_nothing_up(backend: str, program: 
         env={**os.environ, "LEAK_TOKEN": PLAIN, "MARIN_PREFIX": str(tmp_path / "store")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=20,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0

@@ -455,4 +455,4 @@ def test_the_scratch_of_a_killed_process_goes_with_the_next(
     killed.kill()
     killed.wait()
     in_a_process(objects, "objects.folder('b')")
-    wait_until(lambda: not folder.exists(), 1)
+    wait_until(lambda: not folder.exists())

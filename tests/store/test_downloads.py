@@ -67,16 +67,16 @@ def test_when_one_part_fails_the_others_are_given_up(
         if start // PART == 2:
             failed.set()
             raise StoreError("refused")
-        failed.wait(10)
+        failed.wait(60)
         for at in range(start, stop):
             yield DATA[at : at + 1]
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     sent(objects, monkeypatch, endless)
     began = time.monotonic()
     with pytest.raises(StoreError, match="refused"):
         objects.download("a", tmp_path / "got")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # the whole of a part takes 100 s
     assert not (tmp_path / "got").exists()
 
 

@@ -245,11 +245,12 @@ def test_what_will_not_pass_fails_at_once(server: HttpServer, reader: Reader, st
 
 @pytest.mark.parametrize("as_date", [False, True])
 def test_a_server_that_asks_for_time_gets_it(server: HttpServer, reader: Reader, as_date: bool) -> None:
-    text = formatdate(time.time() + 2.5, usegmt=True) if as_date else "1"
+    begun = time.time()
+    until = int(begun + 2.5) if as_date else begun + 1
+    text = formatdate(until, usegmt=True) if as_date else "1"
     server.serve("/file", DATA, Act(429, {"Retry-After": text}))
-    begun = time.monotonic()
     reader.read(web(server))
-    assert 0.9 < time.monotonic() - begun < 5
+    assert until - 0.1 < time.time() < until + 30
 
 
 def test_a_server_that_asks_for_too_much_time_is_told(server: HttpServer, reader: Reader) -> None:
@@ -277,10 +278,10 @@ def test_the_wait_doubles_up_to_a_bound() -> None:
 
 
 def test_silence_is_a_broken_connection_and_dripping_is_not(server: HttpServer, reader: Reader) -> None:
-    server.serve("/file", DATA, Act(silent=3.0), Act(drip=100))
+    server.serve("/file", DATA, Act(silent=60.0), Act(drip=256))
     begun = time.monotonic()
-    assert reader.read(web(server, stall=0.3))[0] == DATA
-    assert time.monotonic() - begun < 2.5
+    assert reader.read(web(server, stall=1.0))[0] == DATA
+    assert time.monotonic() - begun < 50
     assert "TimeoutError" in reader.told[0] or "Timeout" in reader.told[0]
 
 
@@ -407,14 +408,14 @@ def test_a_server_that_sends_a_byte_now_and_then_is_one_that_is_silent(
     begun = time.monotonic()
     with pytest.raises(InputError, match=r"4 tries in a row came to nothing"):
         reader.read(web(server, "/slow", stall=0.3))
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.usefixtures("impatient")
 def test_who_reads_slowly_is_no_fault_of_the_server(server: HttpServer, reader: Reader) -> None:
     data = DATA * 100
     server.serve("/file", data, Act(drip=len(data) // 4))
-    file = web(server, stall=0.3)
+    file = web(server, stall=5.0)
     blocks = []
     with closing(file.open(0, None)) as reply:
         for block in reply.blocks():
@@ -425,8 +426,8 @@ def test_who_reads_slowly_is_no_fault_of_the_server(server: HttpServer, reader: 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_slow_server_above_the_least_pace_is_read_to_its_end(server: HttpServer, reader: Reader) -> None:
-    server.serve("/file", DATA, Act(drip=20))
-    assert reader.read(web(server, stall=0.3, least=200.0))[1].answers == 1
+    server.serve("/file", DATA, Act(drip=50))
+    assert reader.read(web(server, stall=0.3, least=50.0))[1].answers == 1
 
 
 def test_more_than_was_declared_is_refused_at_once(server: HttpServer, reader: Reader) -> None:
@@ -445,4 +446,4 @@ def test_an_endless_body_is_told_and_ends_when_it_is_to_stop(server: HttpServer,
         wait_until(lambda: reader.watch.taken.get(0, 0) > 3)
         reader.watch.halt()
         with pytest.raises(Halted):
-            running.result(5)
+            running.result(60)
