@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeGuard
 
 from marin_pipeline.core.artifact import Artifact
 from marin_pipeline.core.canonical import Tree, is_sequence
-from marin_pipeline.core.errors import DeclarationError, InputError, MarinError, UsageError
+from marin_pipeline.core.errors import InputError, MarinError, UsageError
 from marin_pipeline.core.experiment import Experiment
 from marin_pipeline.core.grid import Grid, flattened
-from marin_pipeline.core.marks import annotations_of
 from marin_pipeline.core.projects import is_third_party
 from marin_pipeline.core.secrets import redacted, redactor
 from marin_pipeline.core.step import Step
@@ -211,6 +210,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
     from marin_pipeline.run.options import add_options
+    from marin_pipeline.run.parameters import add_parameters
 
     parser = _Parser(
         usage=USAGE,
@@ -237,16 +237,7 @@ def _parser(builder: Callable[..., Target] | None) -> argparse.ArgumentParser:
         help="name every step of a plan, and in a run each that is cached or blocked",
     )
     if builder is not None:
-        group = parser.add_argument_group("options of this experiment")
-        for parameter in inspect.signature(builder).parameters.values():
-            required = parameter.default is parameter.empty
-            group.add_argument(
-                f"--{parameter.name.replace('_', '-')}",
-                dest=f"option {parameter.name}",
-                metavar="VALUE",
-                required=required,
-                help="required" if required else f"default: {parameter.default}",
-            )
+        add_parameters(parser, builder)
     return parser
 
 
@@ -380,13 +371,14 @@ def _lock_path() -> Path:
 def _asked(target: Target | Callable[..., Target], parsed: argparse.Namespace, words: _Words) -> Asked:
     """The arguments under which the experiment is declared, without options that are given as they are by default."""
     from marin_pipeline.run.lock_file import Asked
+    from marin_pipeline.run.parameters import arguments, texts_given
 
     defaults = {
         parameter.name: parameter.default
         for parameter in (inspect.signature(target).parameters.values() if _is_builder(target) else ())
     }
-    texts = _option_texts(parsed)
-    values = _options(target, parsed) if _is_builder(target) else {}
+    texts = texts_given(parsed)
+    values = arguments(target, parsed) if _is_builder(target) else {}
     given = {name: text for name, text in texts.items() if values[name] != defaults[name]}
     return Asked.of(given, words.overrides)
 
@@ -439,31 +431,9 @@ def _is_builder(target: object) -> TypeGuard[Callable[..., Target]]:
 
 def _build(target: Target | Callable[..., Target], parsed: argparse.Namespace) -> Any:
     """The target, built from its options where it is a function."""
-    return target(**_options(target, parsed)) if _is_builder(target) else target
+    from marin_pipeline.run.parameters import arguments
 
-
-def _option_texts(parsed: argparse.Namespace) -> dict[str, str]:
-    """The given options of the builder, by parameter."""
-    options = {name: text for name, text in vars(parsed).items() if name.startswith("option ") and text is not None}
-    return {name.removeprefix("option "): text for name, text in options.items()}
-
-
-def _options(builder: Callable[..., Target], parsed: argparse.Namespace) -> dict[str, Any]:
-    """The given options of the builder as its arguments."""
-    texts = _option_texts(parsed)
-    if not texts:
-        return {}
-    from marin_pipeline.run.overrides import read
-
-    annotations = annotations_of(builder)
-    arguments: dict[str, Any] = {}
-    for name, text in texts.items():
-        flag = f"--{name.replace('_', '-')}"
-        try:
-            arguments[name] = read(text, annotations.get(name, str), flag)
-        except DeclarationError as error:
-            raise UsageError(str(error)) from error
-    return arguments
+    return target(**arguments(target, parsed)) if _is_builder(target) else target
 
 
 def _targets(built: Any) -> list[Artifact[Any]]:
