@@ -22,9 +22,10 @@ from typing import Self
 import numpy as np
 
 from marin_pipeline.core.errors import InputError, MarinError
-from marin_pipeline.data.checks import check_kind, check_whole
+from marin_pipeline.data.checks import check_kind, check_whole, whole_numbers
 from marin_pipeline.data.order import Batch, TrainingOrder
 from marin_pipeline.data.sequences import Rows, SequenceSource
+from marin_pipeline.data.supply import check_passes
 
 AHEAD_TOKENS = 2**16
 """Tokens that are read ahead where nothing else is said: many small batches, or a few large ones."""
@@ -88,7 +89,8 @@ class Loader:
             log: told when waiting for data takes a good part of the time, and of a read that does not end.
 
         Raises:
-            InputError: when sources or rows are not those of the order.
+            InputError: when sources or rows are not those of the order, or the steps before `stop` pass over a source
+                more often than its `max_epochs`.
         """
         check_kind("a loader", TrainingOrder, "a TrainingOrder", order=order)
         check_kind("a loader", Sequence, "a list of sources", sources=sources)
@@ -100,6 +102,7 @@ class Loader:
         _check_sources(order, sources)
         if not order.first_step <= start <= stop:
             raise InputError(f"steps {start} to {stop}: they must not fall, nor begin before step {order.first_step}")
+        check_passes(order, stop)
         if ahead is None:
             ahead = max(4, min(64, AHEAD_TOKENS // max(1, len(rows) * order.sequence_length)))
         if workers < 0 or ahead < 1:
@@ -440,11 +443,8 @@ def _placed(error: BaseException, where: str) -> BaseException:
 
 
 def _checked_rows(rows: np.ndarray, batch_size: int) -> np.ndarray:
-    given = np.array(rows)
-    if given.size and given.dtype.kind not in "iu":
-        raise InputError(f"rows of a batch must be whole numbers, and the array is of {given.dtype}")
-    rows = given.astype(np.int64)
-    if rows.ndim != 1 or np.any(np.diff(rows) <= 0) or np.any((rows < 0) | (rows >= batch_size)):
+    rows = whole_numbers("rows of a batch", rows)
+    if np.any(np.diff(rows) <= 0) or np.any((rows < 0) | (rows >= batch_size)):
         raise InputError(f"rows of a batch of {batch_size} must ascend from 0 on, each once; given were {rows}")
     rows.flags.writeable = False
     return rows

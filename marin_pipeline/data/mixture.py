@@ -175,7 +175,7 @@ class Mixture:
         twice = [name for name, times in Counter(self.names).items() if times > 1]
         if twice:
             raise InputError(
-                f"the mixture has {_listed(twice)} among its sources more than once: give each source a name of its own"
+                f"the mixture has {listed(twice)} among its sources more than once: give each source a name of its own"
             )
         starts = [phase.start for phase in self.phases]
         if starts[0] != 0:
@@ -190,13 +190,13 @@ class Mixture:
             unknown = sorted(phase.weights.keys() - set(self.names))
             if unknown:
                 raise InputError(
-                    f"{phase.where} names {_listed(unknown)}, which is none of the mixture's sources: "
-                    f"these are {_listed(self.names)}"
+                    f"{phase.where} names {listed(unknown)}, which is none of the mixture's sources: "
+                    f"these are {listed(self.names)}"
                 )
         unused = [name for name in self.names if all(name not in phase.weights for phase in self.phases)]
         if unused:
             raise InputError(
-                f"the mixture has the source {_listed(unused)}, to which no phase gives a weight: "
+                f"the mixture has the source {listed(unused)}, to which no phase gives a weight: "
                 "give it one, or leave it out"
             )
 
@@ -206,7 +206,8 @@ class Mixture:
         return tuple(source.name for source in self.sources)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names for an error; of many the first five and how many more."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(map(repr, names[:5])) + more
 

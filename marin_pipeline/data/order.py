@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from marin_pipeline.core.errors import InputError
-from marin_pipeline.data.checks import check_kind, check_whole
+from marin_pipeline.data.checks import check_kind, check_seeds, check_whole
 from marin_pipeline.data.mixing import GOLDEN, key64, mix64
+from marin_pipeline.data.mixture import listed
 from marin_pipeline.data.permutation import BlockPermutation
 from marin_pipeline.data.permutation import Permutation as Permutation
 from marin_pipeline.data.shuffle import Shuffle
@@ -69,13 +70,14 @@ class TrainingOrder:
             stream: whose turn it is.
             sequences: how many each source holds.
             batch_size: sequences a step.
-            seed: of the permutations.
+            seed: of the permutations, in [0, 2**32).
             shuffle: how the sequences of a source are permuted.
             first_step: absolute step at which this order begins.
             first_token: tokens that training has read before `first_step`; rounded up to a whole sequence.
 
         Raises:
-            InputError: for a batch size below 1, a negative position, or a source without sequences.
+            InputError: for a batch size below 1, a negative position, a seed out of its range, a source without
+                sequences, or one that the mixture does not have.
         """
         where = "an order of training"
         check_kind(where, Stream, "a Stream", stream=stream)
@@ -84,6 +86,7 @@ class TrainingOrder:
         for name, count in sequences.items():
             check_whole(f"{where}, source {name!r}", sequences=count)
         check_whole(where, batch_size=batch_size, seed=seed, first_step=first_step, first_token=first_token)
+        check_seeds(seed=seed)
         if batch_size < 1:
             raise InputError(f"batch size {batch_size}: it must be at least 1")
         if first_token < 0:
@@ -97,6 +100,12 @@ class TrainingOrder:
         self.shuffle = shuffle
         self.first_step = first_step
         self._first = -(-first_token // stream.sequence_length)
+        unknown = [name for name in sequences if name not in self.names]
+        if unknown:
+            raise InputError(
+                f"{where}: sequences names {listed(unknown)}, which is none of the mixture's sources: these are "
+                f"{listed(self.names)}"
+            )
         missing = [name for name in self.names if sequences.get(name, 0) < 1]
         if missing:
             raise InputError(
@@ -112,8 +121,9 @@ class TrainingOrder:
         """How many sequences come before the batch of `step`.
 
         Raises:
-            InputError: for a step before the first.
+            InputError: for a step before the first, or no whole number.
         """
+        check_whole("an order of training", step=step)
         if step < self.first_step:
             raise InputError(f"step {step} is before step {self.first_step}, at which this order begins")
         return self._first + (step - self.first_step) * self.batch_size
@@ -133,7 +143,11 @@ class TrainingOrder:
         return self.between(first, first + self.batch_size)
 
     def between(self, start: int, stop: int) -> Batch:
-        """The sequences at positions `[start, stop)`, counted from the start of training."""
+        """The sequences at positions `[start, stop)`, counted from the start of training.
+
+        Raises:
+            InputError: for a position that is negative or no whole number, or a stop before the start.
+        """
         sources, numbers = self.stream.slots(start, stop)
         epochs, within = np.divmod(numbers, self._lengths[sources])
         sequences = np.empty_like(within)
@@ -154,6 +168,7 @@ class TrainingOrder:
         Raises:
             InputError: for what the source does not have, and for an epoch that the mixture never reaches.
         """
+        check_whole("an order of training", source=source, sequence=sequence, epoch=epoch)
         within = int(self.permutation(source, epoch).inverse(np.array([sequence]))[0])
         return self.stream.find(source, epoch * self.sequences[source] + within)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marin_pipeline.core.errors import CorruptOutput, InputError
+from marin_pipeline.data.checks import check_whole, whole_numbers
 from marin_pipeline.data.damage import remedy, state
 from marin_pipeline.data.packing import Plan, open_plan
 from marin_pipeline.data.packing_ledger import PackingLedger
@@ -75,6 +76,7 @@ class PackedSequences:
         Raises:
             InputError: for a row that the plan does not have, or a plan that was changed or lost.
         """
+        check_whole("a packing plan", row=id)
         if not 0 <= id < len(self):
             raise InputError(f"row {id} of a packing plan that has {len(self)}, numbered from 0")
         part = self.ledger.part_of_row(id)
@@ -89,7 +91,7 @@ class PackedSequences:
         Raises:
             InputError: for a row that the plan does not have, or a part of plan or tokens that was changed or lost.
         """
-        ids = np.asarray(ids, np.int64)
+        ids = whole_numbers("rows of a packing plan", ids)
         if len(ids) and not 0 <= ids.min() <= ids.max() < len(self):
             raise InputError(f"rows {ids.min()} to {ids.max()} were asked of a packing plan that has {len(self)}")
         end_of_document = self.store.ledger.end_of_document

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from marin_pipeline.core.errors import InputError
-from marin_pipeline.data.checks import check_whole
+from marin_pipeline.data.checks import check_whole, whole_numbers
 from marin_pipeline.data.token_store import TokenStore
 
 NO_TARGET = -1
@@ -95,9 +95,9 @@ class Sequences:
         """Sequences by number.
 
         Raises:
-            InputError: for a number that the store does not have.
+            InputError: for a number that the store does not have, or no whole number.
         """
-        ids = np.asarray(ids, np.int64)
+        ids = whole_numbers("sequences", ids)
         if len(ids) and not 0 <= ids.min() <= ids.max() < len(self):
             raise InputError(f"sequences {ids.min()} to {ids.max()} were asked of a store that has {len(self)}")
         tokens = self.store.read_many(ids * self.sequence_length, self.sequence_length + 1)
@@ -114,6 +114,7 @@ class Sequences:
         Raises:
             InputError: for a number that the store does not have.
         """
+        check_whole("sequences", sequence=sequence)
         if not 0 <= sequence < len(self):
             raise InputError(f"sequence {sequence} of a store that has {len(self)}, numbered from 0")
         position = sequence * self.sequence_length + 1

@@ -82,8 +82,9 @@ class Stream:
         """Sequences of each source before `position`, in the order of the mixture's sources.
 
         Raises:
-            InputError: for a position below 0.
+            InputError: for a position below 0, or no whole number.
         """
+        check_whole("a stream", position=position)
         return dict(zip(self.mixture.names, self._counts(self._phase(position), position), strict=True))
 
     def slots(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
@@ -93,10 +94,11 @@ class Stream:
         its number within that source, counted from the start of training over all phases and epochs.
 
         Raises:
-            InputError: for a position below 0, or a stop before the start.
+            InputError: for a position below 0 or no whole number, or a stop before the start.
         """
         import numpy as np
 
+        check_whole("a stream", start=start, stop=stop)
         if stop < start:
             raise InputError(f"sequences {start} to {stop} of the mixture were asked for: the end is before the start")
         sources, numbers = np.empty(stop - start, np.int64), np.empty(stop - start, np.int64)
@@ -121,6 +123,7 @@ class Stream:
         Raises:
             InputError: for a turn that never comes, since no later phase gives the source a weight.
         """
+        check_whole("a stream", source=source, number=number)
         if number < 0:
             raise InputError(f"sequence {number} of a source was asked for: numbers start at 0")
         for phase, start in enumerate(self.starts):

@@ -1,18 +1,22 @@
 """Whether the sources of a mixture hold what a run reads of them.
 
-Asked twice: of the tokens that sources are expected to hold, when a run is planned, and of those that they do hold,
-before it starts. All that is wrong is told at once.
+Asked of the tokens that sources are expected to hold, when a run is planned; of those that they do hold, before it
+starts; and of the order that a loader is made for. All that is wrong is told at once.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.mixture import Source
 from marin_pipeline.data.stream import Stream
+
+if TYPE_CHECKING:
+    from marin_pipeline.data.order import TrainingOrder
 
 _SHOWN = 10
 """Problems that an error tells of; of more it gives the number."""
@@ -75,6 +79,28 @@ def check_held(stream: Stream, held: Mapping[str, Held], *, steps: int, batch_si
     _refuse(problems + _too_small(stream, held, steps, batch_size, "holds"))
 
 
+def check_passes(order: TrainingOrder, stop: int) -> None:
+    """Refuse to read an order further than the `max_epochs` of its sources allow.
+
+    Args:
+        stop: the step after the last.
+
+    Raises:
+        InputError: naming each source, what it holds, what the steps read, and what to change.
+    """
+    problems: list[str] = []
+    reads = order.stream.counts(order.index(stop))
+    for source, sequences in zip(order.stream.mixture.sources, order.sequences, strict=True):
+        if _is_read_too_often(source, sequences, reads[source.name]):
+            steps = range(order.first_step, stop)
+            longest = _longest(order.stream, source, sequences, steps, order.index)
+            problems.append(
+                f"source {source.name!r} of the mixture holds "
+                + _too_often(order.stream, source, sequences, reads[source.name], f"steps before {stop:,}", longest)
+            )
+    _refuse(problems)
+
+
 def _refuse(problems: list[str]) -> None:
     if problems:
         more = [f"and {len(problems) - _SHOWN} more like these"] if len(problems) > _SHOWN else []
@@ -93,17 +119,37 @@ def _too_small(stream: Stream, held: Mapping[str, Held], steps: int, batch_size:
         if sequences == 0:
             remedy = "use a shorter sequence length, or leave it out" if tokens else "leave it out"
             problems.append(f"{told}, less than one sequence of {stream.sequence_length:,} and a target; {remedy}")
-        elif source.max_epochs is not None and read > sequences * source.max_epochs:
-            longest = _longest(stream, source, sequences * source.max_epochs, steps, batch_size)
-            problems.append(
-                f"{told}, {sequences:,} sequences of {stream.sequence_length:,}; {steps:,} steps of {batch_size:,} "
-                f"sequences read {read:,} from it, {read / sequences:.4g} epochs, and its max_epochs is "
-                f"{source.max_epochs}; lower its weight, raise max_epochs to {-(-read // sequences)}, or train for at "
-                f"most {longest:,} steps"
-            )
+        elif _is_read_too_often(source, sequences, read):
+            longest = _longest(stream, source, sequences, range(steps), lambda step: step * batch_size)
+            what = f"{steps:,} steps of {batch_size:,} sequences"
+            problems.append(f"{told}, {_too_often(stream, source, sequences, read, what, longest)}")
     return problems
 
 
-def _longest(stream: Stream, source: Source, sequences: int, steps: int, batch_size: int) -> int:
-    """Most steps, of `steps`, that read at most `sequences` of a source."""
-    return bisect_right(range(steps), sequences, key=lambda step: stream.counts(step * batch_size)[source.name]) - 1
+def _is_read_too_often(source: Source, sequences: int, read: int) -> bool:
+    return source.max_epochs is not None and read > sequences * source.max_epochs
+
+
+def _too_often(stream: Stream, source: Source, sequences: int, read: int, what: str, longest: int) -> str:
+    """What is wrong with a source of which `what` reads too many sequences, and what to change.
+
+    Args:
+        sequences: that it holds.
+        longest: most steps that do not.
+    """
+    return (
+        f"{sequences:,} sequences of {stream.sequence_length:,}; {what} read {read:,} from it, "
+        f"{read / sequences:.4g} epochs, and its max_epochs is {source.max_epochs}; lower its weight, raise "
+        f"max_epochs to {-(-read // sequences)}, or train for at most {longest:,} steps"
+    )
+
+
+def _longest(stream: Stream, source: Source, sequences: int, steps: range, position: Callable[[int], int]) -> int:
+    """The last of `steps` before which a source of so many sequences is not read too often.
+
+    Args:
+        position: sequences before a step.
+    """
+    most = sequences * (source.max_epochs or 0)
+    found = bisect_right(steps, most, key=lambda step: stream.counts(position(step))[source.name])
+    return max(0, steps.start + found - 1)

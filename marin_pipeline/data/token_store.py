@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from marin_pipeline.core.errors import CorruptOutput, InputError
+from marin_pipeline.data.checks import check_whole, whole_numbers
 from marin_pipeline.data.damage import remedy, state
 from marin_pipeline.data.schema import Stored, Tokens
 from marin_pipeline.data.token_ledger import Ledger
@@ -92,6 +93,7 @@ class TokenStore:
         Raises:
             InputError: for a range outside of the store, or a part that was changed or lost.
         """
+        check_whole("a token store", start=start, stop=stop)
         return self.read_many(np.array([start]), stop - start)[0]
 
     def read_many(self, starts: np.ndarray, length: int) -> np.ndarray:
@@ -100,7 +102,8 @@ class TokenStore:
         Raises:
             InputError: for a range outside of the store, or a part that was changed or lost.
         """
-        reads = [self._pieces(int(start), int(start) + length) for start in starts]
+        check_whole("a token store", length=length)
+        reads = [self._pieces(start, start + length) for start in whole_numbers("positions", starts).tolist()]
         found = np.empty((len(reads), max(0, length)), np.int32)
         for row, pieces in zip(found, reads, strict=True):
             self._fill(row, pieces)
@@ -130,6 +133,7 @@ class TokenStore:
         Raises:
             InputError: for a document that the store does not have.
         """
+        check_whole("a token store", document=index)
         if not 0 <= index < self.documents:
             raise InputError(f"document {index} of a store that has {self.documents}, numbered from 0")
         part = self.ledger.part_of_document(index)
@@ -145,6 +149,7 @@ class TokenStore:
         Raises:
             InputError: for a token that the store does not have.
         """
+        check_whole("a token store", position=position)
         if not 0 <= position < self.tokens:
             raise InputError(f"token {position} of a store that holds {self.tokens}, numbered from 0")
         part = self.ledger.part_of_token(position)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.checks import check_seeds
 from marin_pipeline.data.mixture import Mixture
 from marin_pipeline.data.shuffle import Shuffle
 from marin_pipeline.data.supply import check_expected
@@ -140,9 +141,7 @@ def lower(
             raise InputError(f"{name} is {value}: give a finite number above 0")
     if not (weight_decay >= 0 and math.isfinite(weight_decay)):
         raise InputError(f"weight_decay is {weight_decay}: give a finite number of at least 0")
-    for name, value in (("seed", seed), ("data_seed", data_seed)):
-        if not 0 <= value < 2**32:
-            raise InputError(f"{name} is {value}: give a number in [0, 2**32)")
+    check_seeds(seed=seed, data_seed=data_seed)
     reading = lower_reading(
         tokens=tokens,
         packing=packing,

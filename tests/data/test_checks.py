@@ -85,7 +85,9 @@ def test_what_a_mixture_holds_and_the_counts_of_an_order_are_looked_at_one_by_on
     counts: Any = {"a": 4.0}
     with pytest.raises(InputError, match=r"source 'a': sequences is 4\.0 \(float\): give a whole number"):
         TrainingOrder(STREAM, counts, 2, 0)
-    assert TrainingOrder(STREAM, {"where": 1, "or_none": 1, "a": 4}, 2, 0).sequences == (4,)
+    odd = ("where", "or_none")
+    stream = Stream(Mixture(tuple(Source(name) for name in odd), (Phase(0, dict.fromkeys(odd, "1/2")),)), 4)
+    assert TrainingOrder(stream, dict.fromkeys(odd, 4), 2, 0).sequences == (4, 4)
 
 
 def test_a_loader_and_a_cut_refuse_what_is_of_another_type(tmp_path: Path) -> None:
@@ -110,3 +112,32 @@ def test_a_loader_and_a_cut_refuse_what_is_of_another_type(tmp_path: Path) -> No
         length: Any = wrong
         with pytest.raises(InputError, match="sequences: sequence_length is "):
             Sequences(store, length)
+
+
+def test_what_is_read_by_number_is_read_by_whole_numbers(tmp_path: Path) -> None:
+    store = TokenStore(write_store(tmp_path, [[[1] * 17]]))
+    sequences = Sequences(store, 4)
+    for wrong in (np.array([0.5]), np.array([1.0]), ["1"], [True], [None]):
+        ids: Any = wrong
+        with pytest.raises(InputError, match="sequences must be whole numbers"):
+            sequences.read(ids)
+        with pytest.raises(InputError, match="positions must be whole numbers"):
+            store.read_many(ids, 1)
+    for ids in (np.array([[0]]), np.int64(0)):
+        with pytest.raises(InputError, match="sequences must be a list"):
+            sequences.read(ids)
+    assert sequences.read(np.array([])).inputs.shape == (0, 4)
+    assert np.array_equal(sequences.read([0, 1]).inputs, np.ones((2, 4)))  # pyright: ignore[reportArgumentType]
+    methods: list[Callable[[Any], object]] = [
+        sequences.pieces,
+        sequences.sequences_of,
+        store.document,
+        store.document_at,
+        lambda each: store.read(each, 3),
+        lambda each: store.read(0, each),
+        lambda each: store.read_many(np.array([0]), each),
+    ]
+    for method in methods:
+        for wrong in [*WRONG, None]:
+            with pytest.raises(InputError, match=r": \w+ is .*: give a whole number"):
+                method(wrong)

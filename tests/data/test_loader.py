@@ -505,6 +505,21 @@ def test_what_does_not_fit_together_is_refused(sources: list[Sequences], change:
         Loader(given.pop("order"), sources, **given)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize("start", [0, 5])
+def test_a_loader_that_would_read_a_source_too_often_is_not_made(sources: list[Sequences], start: int) -> None:
+    mixture = Mixture((Source("a", max_epochs=1),), (Phase(0, {"a": 1}),))
+    order = TrainingOrder(Stream(mixture, LENGTH), {"a": COUNTS[0]}, BATCH, seed=0)
+    steps = COUNTS[0] // BATCH
+    with Loader(order, sources[:1], rows=ALL, start=start, stop=steps, workers=0) as loader:
+        assert max(loaded.batch.epochs.max() for loaded in loader) == 0
+    told = (
+        f"source 'a' of the mixture holds 40 sequences of 8; steps before {steps + 1} read {(steps + 1) * BATCH} from "
+        f"it, {(steps + 1) * BATCH / 40:.4g} epochs, and its max_epochs is 1; "
+    )
+    with pytest.raises(InputError, match=re.escape(told)):
+        Loader(order, sources[:1], rows=ALL[:2], start=start, stop=steps + 1)
+
+
 def test_a_source_that_is_cut_otherwise_is_refused(sources: list[Sequences]):
     with pytest.raises(InputError, match="source 'a' is cut every 9 tokens, the order every 8"):
         Loader(ONE, [Sequences(sources[0].store, 9)], rows=ALL, start=0, stop=1)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from marin_pipeline.core.canonical import digest, encode
 from marin_pipeline.core.errors import InputError
 from marin_pipeline.data.mixture import Mixture, Phase, Source, Weight, exact, shares
+from marin_pipeline.data.order import TrainingOrder
 from marin_pipeline.data.split import Split
 from marin_pipeline.data.stream import Stream
-from marin_pipeline.data.supply import Held, check_expected, check_held
+from marin_pipeline.data.supply import Held, check_expected, check_held, check_passes
 
 
 def _mixture(*phases: tuple[int, Mapping[str, Weight]], **fields: int | None) -> Mixture:
@@ -429,6 +430,27 @@ def test_a_source_expected_to_be_too_small_is_refused_before_it_is_made() -> Non
         InputError, match=r"'web' of the mixture is expected to hold 600 tokens, 59 sequences of 10; .*60"
     ):
         check_expected(_supply(web=600), steps=20, batch_size=4)
+
+
+def test_the_steps_of_an_order_are_refused_as_the_run_is() -> None:
+    """`check_passes` with what a run reads from its beginning says what `check_held` says."""
+    order = TrainingOrder(_supply(2), {"web": 60, "code": 9}, batch_size=4, seed=0)
+    check_passes(order, 18)
+    with pytest.raises(InputError) as refused:
+        check_passes(order, 20)
+    assert str(refused.value) == (
+        "source 'code' of the mixture holds 9 sequences of 10; steps before 20 read 20 from it, 2.222 epochs, and its "
+        "max_epochs is 2; lower its weight, raise max_epochs to 3, or train for at most 18 steps"
+    )
+    # Sequences 0 to 39 come before step 8; of the first 48 the source has 12, of the first 56 it has 14.
+    later = TrainingOrder(_supply(1), {"web": 60, "code": 12}, batch_size=8, seed=0, first_step=8, first_token=400)
+    check_passes(later, 9)
+    with pytest.raises(InputError, match=r"'code' .* steps before 10 read 14 from it, 1\.167 .* at most 9 steps"):
+        check_passes(later, 10)
+    check_passes(TrainingOrder(_supply(None), {"web": 1, "code": 1}, 4, 0), 10**9)
+    over = TrainingOrder(_supply(1), {"web": 1, "code": 1}, 4, 0, first_token=400)
+    with pytest.raises(InputError, match=r"(?s)'web' .*at most 0 steps\n.*'code' .*at most 0 steps"):
+        check_passes(over, 0)
 
 
 def test_missing_unknown_and_empty_sources_are_told_together() -> None:

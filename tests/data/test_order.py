@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,7 +148,7 @@ def test_what_comes_later_can_be_left_out() -> None:
         assert Stream(reached, 10).reached(position) == reached
         assert len(reached.phases) == phases
         sizes = dict(zip(order.names, order.sequences, strict=True))
-        short = TrainingOrder(Stream(reached, 10), sizes, 8, seed=7)
+        short = TrainingOrder(Stream(reached, 10), {name: sizes[name] for name in reached.names}, 8, seed=7)
         batch, same = order.between(0, position), short.between(0, position)
         assert order.digest(batch) == short.digest(same)
 
@@ -214,6 +215,11 @@ def test_the_sum_does_not_depend_on_the_order_and_the_digest_does() -> None:
         ({"sequences": {"text": 0}}, "'text' of the mixture has no sequence"),
         ({"sequences": {}}, "shorter sequence length"),
         ({"first_token": -1}, "negative"),
+        ({"seed": -1}, r"seed is -1: give a number in \[0, 2\*\*32\)"),
+        ({"seed": 2**32}, r"seed is 4294967296: give a number in \[0, 2\*\*32\)"),
+        ({"seed": np.uint64(2**64 - 1)}, r"seed is 18446744073709551615: give"),
+        ({"sequences": {"text": 9, "zz": 3}}, "names 'zz', which is none of the mixture's sources: these are 'text'"),
+        ({"sequences": {"Text": 9}}, "names 'Text', which is none of the mixture's sources: these are 'text'"),
     ],
 )
 def test_an_impossible_order_is_refused(change: dict[str, object], message: str) -> None:
@@ -235,6 +241,23 @@ def test_the_name_of_a_shuffle_is_that_of_its_permutation() -> None:
     assert Shuffle(block=8).plain()["name"] == BlockPermutation.NAME
     order = single(1000, 4, shuffle=Shuffle(block=8, window=16))
     assert isinstance(order.permutation(0, 0), BlockPermutation)
+
+
+@pytest.mark.parametrize("wrong", [2.5, 3.0, "3", None, True, np.float64(1), np.array([1])])
+def test_what_is_no_whole_number_is_no_step_and_no_position(wrong: Any) -> None:
+    order = single(9, 1)
+    for method in (order.batch, order.index, order.position, order.epochs):
+        with pytest.raises(InputError, match=r"an order of training: step is .*: give a whole number"):
+            method(wrong)
+    for place in range(3):
+        with pytest.raises(InputError, match=r"(source|sequence|epoch) is .*: give a whole number"):
+            order.find(*[wrong if at == place else 0 for at in range(3)])
+    for start, stop in ((wrong, 9), (0, wrong)):
+        with pytest.raises(InputError, match=r"a stream: (start|stop) is .*: give a whole number"):
+            order.between(start, stop)
+    with pytest.raises(InputError, match=r"a stream: position is .*: give a whole number"):
+        order.stream.counts(wrong)
+    assert len(order.batch(np.int32(2))) == len(order.batch(2))  # pyright: ignore[reportArgumentType]
 
 
 def test_a_step_before_the_first_is_refused() -> None:

@@ -28,7 +28,7 @@ def record(seed: int = 3, shuffle: Shuffle = Shuffle()) -> OrderRecord:
     return OrderRecord(SOURCES, MIXTURE, 4, 16, seed, shuffle, False, 40)
 
 
-@given(st.integers(0, 2**63), st.sampled_from([Shuffle(), Shuffle(1), Shuffle(4, 2)]))
+@given(st.integers(0, 2**32 - 1), st.sampled_from([Shuffle(), Shuffle(1), Shuffle(4, 2)]))
 def test_an_order_that_was_read_back_reads_the_same(seed: int, shuffle: Shuffle) -> None:
     made = TrainingOrder(Stream(MIXTURE, 16), {"web": 56, "code": 31}, 4, seed, shuffle)
     found = OrderRecord.from_json(record(seed, shuffle).to_json())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,6 +114,12 @@ def test_a_row_that_the_plan_does_not_have_is_refused(tmp_path: Path) -> None:
             sequences.read(np.array(ids))
     with pytest.raises(InputError, match=f"row {rows} of a packing plan that has {rows}"):
         sequences.row(rows)
+    with pytest.raises(InputError, match="rows of a packing plan must be whole numbers"):
+        sequences.read(np.array([0.5]))
+    wrong: Any = 0.5
+    for method in (sequences.row, sequences.pieces, sequences.sequences_of):
+        with pytest.raises(InputError, match=r": \w+ is 0\.5 \(float\): give a whole number"):
+            method(wrong)
 
 
 def test_the_plan_of_other_tokens_is_refused(tmp_path: Path) -> None:
