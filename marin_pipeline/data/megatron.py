@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import struct
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from marin_pipeline.core.errors import InputError
+from marin_pipeline.data.checks import check_kind
 from marin_pipeline.data.schema import Stored, Tokenizer, Tokens
 from marin_pipeline.data.token_ledger import LEDGER_FILE, Ledger, TokenPart, token_dtype
 from marin_pipeline.data.token_store import TokenStore
@@ -39,12 +43,13 @@ PIECE_TOKENS = 2**22
 """Tokens that are held at a time."""
 PART_TOKENS = 2**26
 """An imported part ends with the document in which it has this many."""
+_PART = re.compile(r"part-[0-9]+")
 
 
-def export_megatron(store: TokenStore, folder: Path, name: str = "tokens") -> tuple[Path, Path]:
+def export_megatron(store: TokenStore, folder: os.PathLike[str], name: str = "tokens") -> tuple[Path, Path]:
     """Write a token store as `<name>.bin` and `<name>.idx`; ids are uint16 where the store's are, else int32.
 
-    Holds some 32 MiB of tokens, and 28 bytes a document. The index is written last: where it is, both are whole.
+    Holds some 32 MiB of tokens, and 28 bytes a document. The files are there when both are whole, the index last.
 
     Args:
         store: what is written, all of it in order.
@@ -55,24 +60,51 @@ def export_megatron(store: TokenStore, folder: Path, name: str = "tokens") -> tu
         The paths of `.bin` and `.idx`.
 
     Raises:
-        InputError: when one of the files is there already, or the store was changed.
+        InputError: when one of the files is there already, the folder is not, or the store was changed.
     """
+    where = "an export to Megatron"
+    check_kind(where, TokenStore, 'a TokenStore, as in TokenStore(load("tokens"))', store=store)
+    folder = _checked_folder(where, folder)
+    check_kind(where, str, "text", name=name)
     paths = folder / f"{name}.bin", folder / f"{name}.idx"
     for path in paths:
         if path.exists():
             raise InputError(f"{path} exists: give another folder or name, or remove it")
     dtype = np.dtype("<u2" if store.ledger.dtype == "uint16" else "<i4")
-    with open(paths[0], "xb") as file:
-        for start in range(0, store.tokens, PIECE_TOKENS):
-            file.write(store.read(start, min(start + PIECE_TOKENS, store.tokens)).astype(dtype).tobytes())
+    with _aside(folder) as aside:
+        with open(aside / paths[0].name, "xb") as file:
+            for start in range(0, store.tokens, PIECE_TOKENS):
+                file.write(store.read(start, min(start + PIECE_TOKENS, store.tokens)).astype(dtype).tobytes())
+        _write_index(store, aside / paths[1].name, dtype)
+        for path in paths:
+            (aside / path.name).rename(path)
+    return paths
+
+
+def _write_index(store: TokenStore, path: Path, dtype: np.dtype) -> None:
     lengths, documents = _sequences(np.diff(store.offsets))
     pointers = (np.cumsum(lengths) - lengths) * dtype.itemsize
     code = next(code for code, kind in TYPES.items() if np.dtype(kind) == dtype.newbyteorder("="))
-    with open(paths[1], "xb") as file:
+    with open(path, "xb") as file:
         file.write(HEADER.pack(MAGIC, 1, code, len(lengths), len(documents)))
         for values, kind in ((lengths, "<i4"), (pointers, "<i8"), (documents, "<i8")):
             file.write(values.astype(kind).tobytes())
-    return paths
+
+
+def _checked_folder(where: str, folder: object) -> Path:
+    """A folder that is there."""
+    check_kind(where, os.PathLike, 'a Path, as in Path("folder")', folder=folder)
+    found = Path(folder)  # pyright: ignore[reportArgumentType]
+    if not found.is_dir():
+        raise InputError(f"{where}: there is no folder {found}; make it, or give another")
+    return found
+
+
+@contextmanager
+def _aside(folder: Path) -> Generator[Path]:
+    """A folder within a folder, for what is not whole yet; gone afterwards, with all that was not moved out of it."""
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as aside:
+        yield Path(aside)
 
 
 def _sequences(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -121,47 +153,76 @@ def _read_index(path: Path, size: int) -> _Index:
     return _Index(dtype, starts[documents])
 
 
-def import_megatron(prefix: Path, folder: Path, tokenizer: Stored[Tokenizer]) -> Tokens:
+def import_megatron(prefix: str | os.PathLike[str], folder: os.PathLike[str], tokenizer: Stored[Tokenizer]) -> Tokens:
     """Write the token store of an indexed dataset: parts of about 64 Mi tokens, `part-00000` and so on, and a ledger.
 
     Holds one part's tokens (128 MiB of uint16, but for a part with a very long document), twice as much again while
-    they are written, and some 50 bytes a document.
+    they are written, and some 50 bytes a document. An import that fails leaves nothing; the ledger comes last.
 
     Args:
         prefix: path of `.bin` and `.idx` without the ending.
-        folder: the output; its parts and ledger must not be there.
+        folder: the output; it must exist, and have no parts and no ledger.
         tokenizer: the one that made the ids; its `end_of_document` must end every document.
 
     Raises:
-        InputError: naming the file, when it is no such dataset, or was not made by that tokenizer.
+        InputError: naming the file, when it is no such dataset, has no documents, or was not made by that tokenizer;
+            naming the folder, when it cannot be the output.
     """
+    where = "an import from Megatron"
+    check_kind(where, (str, os.PathLike), "a path", prefix=prefix)
+    folder = _checked_folder(where, folder)
+    filled = sorted(path.name for path in folder.iterdir() if path.name == LEDGER_FILE or _PART.fullmatch(path.name))
+    if filled:
+        raise InputError(f"{where}: {folder} has {filled[0]} already; give an empty folder, or remove what is there")
+    prefix = os.fspath(prefix)
     data, index_path = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     for path in (data, index_path):
         if not path.is_file():
             raise InputError(f"{path} is missing: an indexed dataset is a .bin and an .idx of the same name")
     index = _read_index(index_path, data.stat().st_size)
+    if len(index.offsets) == 1:
+        raise InputError(f"{index_path}: it has no documents, so there is nothing to import; copy it again")
     made = tokenizer.value
     file = os.fspath(tokenizer / made.path)
     text = _TextBytes(load_tokenizer(file), made.vocabulary)
     nothing = np.flatnonzero(np.diff(index.offsets) == 0)
     if len(nothing):
         raise _unended(data, int(nothing[0]), made.end_of_document)
-    parts: list[TokenPart] = []
-    for number, (first, last) in enumerate(_part_bounds(index.offsets)):
-        writer = TokenWriter(folder / f"part-{number:05}", made.vocabulary)
-        size = 0
-        for tokens, ends in _pieces(data, index, first, last):
-            wrong = np.flatnonzero(tokens[ends - 1] != made.end_of_document)
-            if len(wrong):
-                raise _unended(data, first + writer.documents + int(wrong[0]), made.end_of_document)
-            writer.append(tokens, ends)
-            size += text.count(tokens, ends)
-        parts.append(writer.finish(size))
     with open(file, "rb") as opened:
         identity = hashlib.file_digest(opened, "sha256").hexdigest()
-    ledger = Ledger(tuple(parts), token_dtype(made.vocabulary), made.vocabulary, made.end_of_document, identity)
-    (folder / LEDGER_FILE).write_text(ledger.to_json(), encoding="utf-8", newline="\n")
+    with _aside(folder) as aside:
+        parts: list[TokenPart] = []
+        for number, (first, last) in enumerate(_part_bounds(index.offsets)):
+            writer = TokenWriter(aside / f"part-{number:05}", made.vocabulary)
+            size = 0
+            for tokens, ends in _pieces(data, index, first, last):
+                _check_ids(data, tokens, ends, first + writer.documents, made)
+                writer.append(tokens, ends)
+                size += text.count(tokens, ends)
+            parts.append(writer.finish(size))
+        ledger = Ledger(tuple(parts), token_dtype(made.vocabulary), made.vocabulary, made.end_of_document, identity)
+        (aside / LEDGER_FILE).write_text(ledger.to_json(), encoding="utf-8", newline="\n")
+        for name in (*(part.name for part in parts), LEDGER_FILE):
+            (aside / name).rename(folder / name)
     return Tokens(LEDGER_FILE, ledger.tokens, ledger.documents, ledger.bytes, made.vocabulary, made.end_of_document)
+
+
+def _check_ids(data: Path, tokens: np.ndarray, ends: np.ndarray, first: int, made: Tokenizer) -> None:
+    """Refuse ids that the tokenizer does not have, and documents that do not end as its own.
+
+    Args:
+        first: number of the document that the tokens begin in.
+    """
+    beyond = np.flatnonzero((tokens < 0) | (tokens >= made.vocabulary))
+    if len(beyond):
+        document = first + int(np.searchsorted(ends, beyond[0], side="right"))
+        raise InputError(
+            f"{data}: document {document} has the id {tokens[beyond[0]]}, and the vocabulary of the tokenizer has "
+            f"{made.vocabulary}; give the tokenizer that made the ids"
+        )
+    unended = np.flatnonzero(tokens[ends - 1] != made.end_of_document)
+    if len(unended):
+        raise _unended(data, first + int(unended[0]), made.end_of_document)
 
 
 def _unended(data: Path, document: int, end_of_document: int) -> InputError:

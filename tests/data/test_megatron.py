@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,11 @@ def read_plainly(prefix: Path) -> list[list[list[int]]]:
     return [read[first:last] for first, last in pairwise(bounds.tolist())]
 
 
+def made_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
 DOCUMENTS = st.lists(st.integers(1, 299), max_size=9).map(lambda ids: [*ids, 0])
 PARTS = st.lists(st.lists(DOCUMENTS, max_size=5), min_size=1, max_size=4)
 
@@ -72,13 +78,18 @@ def test_plain_numpy_reads_what_is_exported_and_it_is_imported_as_it_was(
     store = TokenStore(write_store(folder / "store", parts, vocabulary))
     assert export_megatron(store, folder) == (folder / "tokens.bin", folder / "tokens.idx")
     assert read_plainly(folder / "tokens") == [[document] for document in documents]
-    (folder / "again").mkdir()
-    value = import_megatron(folder / "tokens", folder / "again", tokenizer)
-    again = TokenStore(local_artifact(folder / "again", value), tokenizer / "tokenizer.json")
-    again.verify()
-    assert [again.document(place).tolist() for place in range(again.documents)] == documents
-    assert again.tokens == store.tokens
-    assert again.ledger.empty == documents.count([0])
+    again = made_folder(folder / "again")
+    if not documents:
+        with pytest.raises(InputError, match=r"tokens\.idx: it has no documents"):
+            import_megatron(folder / "tokens", again, tokenizer)
+        assert list(again.iterdir()) == []
+        return
+    value = import_megatron(folder / "tokens", again, tokenizer)
+    found = TokenStore(local_artifact(again, value), tokenizer / "tokenizer.json")
+    found.verify()
+    assert [found.document(place).tolist() for place in range(found.documents)] == documents
+    assert found.tokens == store.tokens
+    assert found.ledger.empty == documents.count([0])
 
 
 def test_parts_and_pieces_do_not_change_what_is_imported(
@@ -90,7 +101,7 @@ def test_parts_and_pieces_do_not_change_what_is_imported(
     monkeypatch.setattr(megatron, "PART_TOKENS", 100)
     export_megatron(store, tmp_path)
     assert read_plainly(tmp_path / "tokens") == [[ids.tolist()] for ids in encoded]
-    value = import_megatron(tmp_path / "tokens", tmp_path / "again", tokenizer)
+    value = import_megatron(tmp_path / "tokens", made_folder(tmp_path / "again"), tokenizer)
     again = TokenStore(local_artifact(tmp_path / "again", value))
     assert len(again.ledger.parts) > 4
     assert np.array_equal(again.read(0, again.tokens), store.read(0, store.tokens))
@@ -111,7 +122,9 @@ def test_bytes_of_text_are_counted_by_decoding_where_tokens_are_no_bytes(
     made.save(str(tmp_path / "tokenizer.json"))
     kind = local_artifact(tmp_path, Tokenizer("tokenizer.json", made.get_vocab_size(), 0))
     export_megatron(TokenStore(write_store(tmp_path / "store", [encode(made, texts, 0)], 64)), tmp_path)
-    assert import_megatron(tmp_path / "tokens", tmp_path / "again", kind).bytes == len("".join(texts).encode())
+    assert import_megatron(tmp_path / "tokens", made_folder(tmp_path / "again"), kind).bytes == len(
+        "".join(texts).encode()
+    )
 
 
 def test_a_document_of_several_sequences_is_one_document(
@@ -122,7 +135,7 @@ def test_a_document_of_several_sequences_is_one_document(
     export_megatron(TokenStore(write_store(tmp_path / "store", [documents])), tmp_path)
     found = read_plainly(tmp_path / "tokens")
     assert found == [[[1, 2, 3, 4], [5, 6, 7, 8], [0]], [[0]], [[1, 2, 3, 0]], [[1, 2, 3, 4], [0]]]
-    value = import_megatron(tmp_path / "tokens", tmp_path / "again", tokenizer)
+    value = import_megatron(tmp_path / "tokens", made_folder(tmp_path / "again"), tokenizer)
     again = TokenStore(local_artifact(tmp_path / "again", value))
     assert [again.document(place).tolist() for place in range(again.documents)] == documents
 
@@ -133,6 +146,51 @@ def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tokens.bin exists"):
         export_megatron(store, tmp_path)
     assert export_megatron(store, tmp_path, "more")[0].read_bytes() == (tmp_path / "tokens.bin").read_bytes()
+
+
+def test_a_folder_that_holds_an_import_is_not_written_over(tokenizer: Artifact[Tokenizer], tmp_path: Path) -> None:
+    export_megatron(TokenStore(write_store(tmp_path / "store", [[[1, 0]]])), tmp_path)
+    folder = made_folder(tmp_path / "again")
+    (folder / "notes.txt").write_text("no part")
+    value = import_megatron(tmp_path / "tokens", folder, tokenizer)
+    with pytest.raises(InputError, match=r"again has ledger\.json already; give an empty folder"):
+        import_megatron(tmp_path / "tokens", folder, tokenizer)
+    TokenStore(local_artifact(folder, value)).verify()
+    (folder / "ledger.json").unlink()
+    with pytest.raises(InputError, match="again has part-00000 already; give an empty folder"):
+        import_megatron(tmp_path / "tokens", folder, tokenizer)
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    stored = write_store(tmp_path / "store", [[[1, 0]], [[2, 0]]])
+    store, folder = TokenStore(stored), made_folder(tmp_path / "out")
+    (tmp_path / "store" / "part-1").rename(tmp_path / "lost")
+    with pytest.raises(InputError, match="part-1"):
+        export_megatron(store, folder)
+    assert list(folder.iterdir()) == []
+    (tmp_path / "lost").rename(tmp_path / "store" / "part-1")
+    export_megatron(TokenStore(stored), folder)
+    assert read_plainly(folder / "tokens") == [[[1, 0]], [[2, 0]]]
+
+
+def test_what_is_no_store_and_no_folder_is_refused(tokenizer: Artifact[Tokenizer], tmp_path: Path) -> None:
+    stored = write_store(tmp_path / "store", [[[1, 0]]])
+    artifact: Any = stored
+    with pytest.raises(InputError, match=r"an export to Megatron: store is .*: give a TokenStore, as in TokenStore\("):
+        export_megatron(artifact, tmp_path)
+    store = TokenStore(stored)
+    export_megatron(store, tmp_path)
+    cases: list[tuple[Any, str]] = [
+        (str(tmp_path), r"folder is '.* \(str\): give a Path"),
+        (None, "folder is None: give a Path"),
+        (tmp_path / "nowhere", "there is no folder .*nowhere; make it"),
+        (tmp_path / "tokens.bin", r"there is no folder .*tokens\.bin; make it"),
+    ]
+    for folder, said in cases:
+        with pytest.raises(InputError, match=rf"\Aan export to Megatron: {said}"):
+            export_megatron(store, folder, "more")
+        with pytest.raises(InputError, match=rf"\Aan import from Megatron: {said}"):
+            import_megatron(tmp_path / "tokens", folder, tokenizer)
 
 
 def _change(ending: str, place: int, content: bytes) -> Callable[[Path], object]:
@@ -160,7 +218,14 @@ def _change(ending: str, place: int, content: bytes) -> Callable[[Path], object]
         (lambda prefix: Path(f"{prefix}.bin").write_bytes(b"1234"), "where the .bin has 4"),
         (_change("bin", 4, b"\5"), "tokens.bin: document 0 does not end with id 0"),
         (_change("bin", 8, b"\5"), "tokens.bin: document 1 does not end with id 0"),
-        (_change("bin", 1, b"\5"), "ids from 0 to 1281 where the vocabulary has 300"),
+        (
+            _change("bin", 1, b"\5"),
+            "tokens.bin: document 0 has the id 1281, and the vocabulary .* has 300",
+        ),
+        (
+            _change("bin", 7, b"\5"),
+            "tokens.bin: document 1 has the id 1283, and the vocabulary .* has 300",
+        ),
     ],
 )
 def test_what_is_no_dataset_of_the_tokenizer_is_refused(
@@ -168,5 +233,37 @@ def test_what_is_no_dataset_of_the_tokenizer_is_refused(
 ) -> None:
     export_megatron(TokenStore(write_store(tmp_path / "store", [[[1, 2, 0], [3, 0]]])), tmp_path)
     change(tmp_path / "tokens")
+    folder = made_folder(tmp_path / "again")
     with pytest.raises(InputError, match=said):
-        import_megatron(tmp_path / "tokens", tmp_path / "again", tokenizer)
+        import_megatron(tmp_path / "tokens", folder, tokenizer)
+    assert list(folder.iterdir()) == []
+
+
+def test_an_import_that_failed_can_be_made_again(
+    tokenizer: Artifact[Tokenizer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that fails when parts and pieces of the failing part are written already, by whatever it fails."""
+    monkeypatch.setattr(megatron, "PIECE_TOKENS", 2)
+    monkeypatch.setattr(megatron, "PART_TOKENS", 3)
+    documents = [[1, 2, 0], [3, 0], [4, 5, 6, 0]]
+    export_megatron(TokenStore(write_store(tmp_path / "store", [documents])), tmp_path)
+    folder, whole = made_folder(tmp_path / "again"), (tmp_path / "tokens.bin").read_bytes()
+    _change("bin", 2 * 7 + 1, b"\5")(tmp_path / "tokens")
+    with pytest.raises(InputError, match="document 2 has the id 1286"):
+        import_megatron(tmp_path / "tokens", folder, tokenizer)
+    assert list(folder.iterdir()) == []
+    (tmp_path / "tokens.bin").write_bytes(whole)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(megatron, "Ledger", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            import_megatron(tmp_path / "tokens", folder, tokenizer)
+    assert list(folder.iterdir()) == []
+    value = import_megatron(tmp_path / "tokens", folder, tokenizer)
+    again = TokenStore(local_artifact(folder, value))
+    again.verify()
+    assert [again.document(place).tolist() for place in range(again.documents)] == documents
+    assert {path.name for path in folder.iterdir()} == {"ledger.json", *(part.name for part in again.ledger.parts)}
