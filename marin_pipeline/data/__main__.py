@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from marin_pipeline.core.errors import MarinError
 from marin_pipeline.core.visible import OutputLost, say
-from marin_pipeline.data import audit, inspection
+from marin_pipeline.data import audit_command, inspection
 
 CLOSED_PIPE = 141
 """The exit code where the reader of the output has gone, as in `... | head`: a shell's for SIGPIPE."""
@@ -23,9 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m marin_pipeline.data", description="What training reads.")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # One line a command.
-    audit.add(subparsers)
+    audit_command.add(subparsers)
     inspection.add(subparsers)
-    parsed = parser.parse_args(audit.joined_counts(sys.argv[1:] if arguments is None else arguments))
+    parsed = parser.parse_args(audit_command.joined_counts(sys.argv[1:] if arguments is None else arguments))
     try:
         return _told(parsed)
     except OutputLost as error:

@@ -243,7 +243,7 @@ def resolve(objects: ObjectStore, selector: str) -> tuple[str, str]:
     """Step's id and key that a name (`train`, `owner/train@2`) or a prefix of a key stands for.
 
     Raises:
-        UsageError: when nothing, or more than one key, fits.
+        UsageError: when nothing, or more than one key, fits, or there is no store.
     """
     text, _, number = selector.rpartition("@") if re.search(r"@[0-9]*$", selector) else (selector, "", "")
     holder, name = _holder(objects, text)
@@ -262,6 +262,8 @@ def resolve(objects: ObjectStore, selector: str) -> tuple[str, str]:
             raise UsageError(
                 f"{selector!r} fits several keys in {objects.url}: {', '.join(key[:12] for _, key in keys)}"
             )
+    if not objects.is_there():
+        raise UsageError(f"{selector!r}: there is no store in {objects.url}; say where it is (--prefix, MARIN_PREFIX)")
     raise UsageError(f"{selector!r} is no name and no key (6 hex digits or more) in {objects.url}{_known(objects)}")
 
 

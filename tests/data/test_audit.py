@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +17,8 @@ import pytest
 from marin_pipeline import load, run
 from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.data.__main__ import main
-from marin_pipeline.data.audit import AuditReport, audit, default_hosts, joined_counts, stops
+from marin_pipeline.data.audit import AuditReport, audit, stops
+from marin_pipeline.data.audit_command import default_hosts, joined_counts
 from marin_pipeline.data.loader import Loaded, Loader
 from marin_pipeline.data.order import Batch, TrainingOrder
 from marin_pipeline.data.read_ledger import ReadLedger
@@ -253,6 +256,10 @@ def test_runs_are_stopped_never_early_amid_and_often() -> None:
         ({"resumes": [(3, 2)]}, "must ascend"),
         ({"resumes": [(0,)]}, "must ascend within steps 0 to"),
         ({"steps": 0}, "0 steps audit nothing"),
+        *[
+            ({"epochs": wrong}, "epochs is .*: give a number above 0")
+            for wrong in (0, -1, math.inf, math.nan, 1e300, "1")
+        ],
     ],
 )
 def test_an_audit_that_says_nothing_is_refused(how: dict[str, Any], message: str) -> None:
@@ -283,7 +290,7 @@ def test_the_command_audits_a_folder_of_tokens(folder: Path, capsys: pytest.Capt
 def test_the_command_ends_with_4_when_the_loader_is_wrong(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("marin_pipeline.data.audit.Loader", DefectiveLoader)
+    monkeypatch.setattr("marin_pipeline.data.audit_command.Loader", DefectiveLoader)
     assert main(["audit", str(folder), "--sequence-length", "32"]) == 4
     assert "runs are wrong" in capsys.readouterr().out
 
@@ -329,6 +336,32 @@ def test_numbers_that_are_none_are_refused_with_an_example(folder: Path, capsys:
     with pytest.raises(SystemExit):
         main(["audit", str(folder), "--hosts", "two"])
     assert "argument --hosts: 'two': give numbers, such as 1,2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["inf", "nan", "1e300", "0", "-1", "-inf", "two", ""])
+def test_passes_that_no_audit_makes_are_refused(folder: Path, capsys: pytest.CaptureFixture[str], wrong: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(folder), f"--epochs={wrong}"])
+    assert ended.value.code == 2
+    assert f"argument --epochs: '{wrong}': give a number above 0, 10,000 at most" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("hosts", "first"), [("0", 0), ("9", 9), ("2,16", 16), ("16,2", 16)])
+def test_hosts_that_a_batch_has_no_rows_for_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], hosts: str, first: int
+) -> None:
+    arguments = ["audit", str(folder), "--sequence-length", "32", "--batch-size", "8", "--hosts", hosts]
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: --hosts {first}: {first} hosts cannot share a batch of 8 rows")
+    assert err.endswith("give numbers from 1 to 8\n")
+
+
+@pytest.mark.parametrize("wrong", ["-1", str(2**32), str(2**64), "1.5", "x"])
+def test_a_seed_that_no_run_can_have_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], wrong: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["audit", str(folder), f"--seed={wrong}"])
+    assert re.search(rf"argument --seed: .*{re.escape(wrong)}.*: give a (whole )?number", capsys.readouterr().err)
 
 
 def test_hosts_share_a_batch_equally_unless_one_alone_could() -> None:
@@ -391,7 +424,7 @@ def test_a_run_is_audited_over_all_that_it_read(audited: Callable[..., Said], pr
 
 
 def test_a_long_run_is_audited_in_part(audited: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marin_pipeline.data.audit.LARGEST", 5 * BATCH)
+    monkeypatch.setattr("marin_pipeline.data.audit_command.LARGEST", 5 * BATCH)
     assert json.loads(audited("run", "--json")[1])["steps"] == 5
     assert f"the first 5 of {STEPS} steps of run" in audited("run")[1]
     assert audited("wrong")[0] == 0  # its wrong step is not among them
@@ -415,7 +448,7 @@ class OtherSeed(Loader):
 def test_a_loader_of_another_order_is_found_by_the_audit_of_a_run(
     audited: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("marin_pipeline.data.audit.Loader", OtherSeed)
+    monkeypatch.setattr("marin_pipeline.data.audit_command.Loader", OtherSeed)
     code, out, _ = audited("run")
     assert code == 4
     assert "runs are wrong" in out
@@ -430,6 +463,7 @@ def test_a_loader_of_another_order_is_found_by_the_audit_of_a_run(
         (["nothing"], 2, "'nothing' is no name and no key"),
         (["run", "--seed", "0"], 2, "--seed: run is a trained state, which says this itself"),
         (["run", "--sequence-length", "8"], 2, "--sequence-length: run is a trained state"),
+        (["run", "--hosts", "0"], 2, "--hosts 0: 0 hosts cannot share"),
         (["run", "--hosts", "3"], 2, "--hosts 3: so many hosts cannot share a batch of run equally"),
         (["tokens/code", "--sequence-length", "9000"], 1, "'tokens/code' holds "),
     ],

@@ -54,6 +54,13 @@ def test_what_is_not_tokens_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         open_tokens(str(tmp_path))
 
 
+def test_where_there_is_no_store_that_is_said(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    with pytest.raises(MarinError, match=rf"'two': there is no store in {nowhere}; say where it is \(--prefix, "):
+        open_tokens("two", nowhere)
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_a_folder_with_the_name_of_an_output_is_not_in_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARIN_PREFIX", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
