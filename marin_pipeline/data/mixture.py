@@ -82,7 +82,8 @@ class Source:
     """
     expected_tokens: int | None = None
     """Tokens that the source is expected to hold, so that a run that is too long for it is refused before it is
-    tokenized. It changes no sequence.
+    tokenized. It changes no sequence, and is not used for a source with a packing plan, whose rows are only known when
+    it is packed.
     """
 
     def __post_init__(self) -> None:
@@ -102,7 +103,7 @@ class Phase:
 
     start: int
     """Tokens of training before the phase; rounded up to a whole sequence, at which the phase begins exactly, inside a
-    batch too.
+    batch too. With packing they count the positions of rows, padding included.
     """
     weights: Mapping[str, Weight]
     """Share of the sequences by source, summing to exactly 1; kept as the text of a fraction, however it was given. A
