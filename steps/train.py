@@ -169,6 +169,7 @@ def train(
 
     from marin_pipeline.data.order import TrainingOrder
     from marin_pipeline.data.order_record import RECORD_FILE
+    from marin_pipeline.data.read_ledger import audit_command
     from marin_pipeline.train import checkpoint
     from marin_pipeline.train.gap import judge
     from marin_pipeline.train.gap_alarm import GapAlarm
@@ -231,7 +232,7 @@ def train(
         (ctx.records / "gap.json").write_text(json.dumps(gap.plain(judged_by=maximum_gap), indent=1) + "\n")
         ctx.log(str(gap))
         try:
-            judge(gap, maximum_gap)
+            judge(gap, maximum_gap, audit_command(order, given[gap.most_read].key[:8]))
         except MarinError:
             saver.save(state)  # with a larger bound the run goes on from here
             raise

@@ -287,7 +287,8 @@ def test_the_gap_alarm_is_in_no_key_and_keeps_the_state_that_it_refuses(tokens: 
     given: dict[str, Any] = {"tokens": tokens, "steps": 6, **SMALL, "learning_rate": 3e-2}
     assert train(held_out=strange, maximum_gap=9.0, **given).key == train(**given).key
     ctx = test_context(tmp_path / "run")
-    with pytest.raises(MarinError, match="held-out"):
+    audit = f"data audit {tokens.key[:8]} --sequence-length 16 --batch-size 4 --seed 0`"
+    with pytest.raises(MarinError, match=f"held-out.*{audit}"):
         train.fn(ctx, held_out=strange, maximum_gap=1e-3, **given)
     assert ctx.work.items()[-1] == "step-00000006"
     first = json.loads((ctx.records / "gap.json").read_text())
