@@ -16,8 +16,9 @@ from marin_pipeline.data.schema import Packing
 from marin_pipeline.data.shuffle import Shuffle
 from marin_pipeline.data.supply import Held, check_held
 from marin_pipeline.models.config import LlamaConfig
+from marin_pipeline.train.apart import NOT_PROVEN, check_apart, check_held_out
 from marin_pipeline.train.mesh import MeshShape
-from marin_pipeline.train.reading import MAXIMUM_GAP, by_source, check_apart, check_held_out, held_out_by_source
+from marin_pipeline.train.reading import MAXIMUM_GAP, by_source, held_out_by_source
 from marin_pipeline.train.recipe import Recipe, lower
 from marin_pipeline.train.saver import Period
 
@@ -37,8 +38,8 @@ def train_chain(arguments: Mapping[str, Any]) -> Chain:
     recipe = _lowered(arguments)
     keys = {name: each.key for name, each in recipe.reading.sources.items()}
     apart = {name: each.key for name, each in held_out_by_source(arguments["held_out"]).items()}
-    check_apart(keys)
-    check_held_out(recipe.reading.mixture.names, keys, apart)
+    check_held_out(recipe.reading.mixture.names, apart)
+    check_apart(keys, apart)
     if not arguments["maximum_gap"] >= 0:
         raise InputError(f"maximum_gap is {arguments['maximum_gap']}: give a number of nats a token, at least 0")
     if arguments["workers"] < 0:
@@ -48,13 +49,21 @@ def train_chain(arguments: Mapping[str, Any]) -> Chain:
 
 
 def check_sources(arguments: Mapping[str, Any]) -> None:
-    """Refuse a run for which a source is empty or too small, as soon as its tokens are there.
+    """Refuse a run for which a source is empty, too small, or a copy of another one, as soon as its tokens are there.
 
     Raises:
         InputError: naming each source, what it holds, what the run reads, and what to change.
     """
     recipe = _lowered(arguments)
     _held(recipe, recipe.reading.sources, recipe.reading.packing)
+    held_out = held_out_by_source(arguments["held_out"])
+    # Parts that some of them share are found when the run opens them: no file is read here.
+    check_apart(_ledgers(recipe.reading.sources), _ledgers(held_out), copies=True)
+
+
+def _ledgers(tokens: Mapping[str, Artifact[Tokens]]) -> dict[str, str]:
+    """The digest of each ledger, which has the digests of all tokens."""
+    return {name: (each / each.value.ledger).sha256 for name, each in tokens.items()}
 
 
 def _lowered(arguments: Mapping[str, Any]) -> Recipe:
@@ -160,6 +169,7 @@ def train(
 
     from marin_pipeline.data.order import TrainingOrder
     from marin_pipeline.data.order_record import RECORD_FILE
+    from marin_pipeline.data.read_ledger import audit_command
     from marin_pipeline.train import checkpoint
     from marin_pipeline.train.gap import judge
     from marin_pipeline.train.gap_alarm import GapAlarm
@@ -211,6 +221,8 @@ def train(
     start = resume(ctx.work, earlier, described, steps, ctx.log)
     program = Program(recipe, build(mesh, batch_size))
     alarm = GapAlarm(program, order, sources, apart, maximum_gap)
+    if apart:
+        ctx.log(NOT_PROVEN)
     if start is not None and start.kept:
         alarm.restore(start.kept)
     with Saver(ctx.work, Period.parse(checkpoint_every)) as saver:
@@ -220,7 +232,7 @@ def train(
         (ctx.records / "gap.json").write_text(json.dumps(gap.plain(judged_by=maximum_gap), indent=1) + "\n")
         ctx.log(str(gap))
         try:
-            judge(gap, maximum_gap)
+            judge(gap, maximum_gap, audit_command(order, given[gap.most_read].key[:8]))
         except MarinError:
             saver.save(state)  # with a larger bound the run goes on from here
             raise

@@ -149,7 +149,9 @@ def _run(parsed: argparse.Namespace) -> int:
     report = audit(loader_for, order, sources, hosts=hosts, workers=parsed.workers, steps=steps)
     left_out = [] if parsed.hosts else [count for count in HOSTS if count not in hosts]
     if parsed.json:
-        of_run = {} if most is None else {"run": parsed.target, "steps": steps, "steps_of_run": most}
+        of_run: dict[str, Any] = {}
+        if isinstance(found, RunData):
+            of_run = {"run": parsed.target, "state": found.state, "steps": steps, "steps_of_run": most}
         say(json.dumps({**report.plain(), **of_run, "hosts_left_out": left_out}))
         return 0 if report.ok else 4
     lines = report.lines()
@@ -157,8 +159,7 @@ def _run(parsed: argparse.Namespace) -> int:
         lines.insert(-1, f"not with {_and(left_out)} hosts, which cannot share {order.batch_size} rows equally")
     if most is not None:
         lines.insert(
-            -1,
-            f"the first {steps:,} of {most:,} steps of {parsed.target}, with its own sources, phases, seed and shuffle",
+            -1, f"the first {steps:,} of {most:,} steps of {found}, with its own sources, phases, seed and shuffle"
         )
     say("\n".join(lines))
     return 0 if report.ok else 4

@@ -98,14 +98,14 @@ def step_lines(run: RunData, step: int, row: int | None, with_text: bool, as_jso
             piece["text"] = text
         place = {"row": each.row, "source": each.source, "sequence": each.sequence, "epoch": each.epoch}
         if as_json:
-            yield json.dumps({"step": step, **place, "documents": pieces})
+            yield json.dumps({"state": run.state, "step": step, **place, "documents": pieces})
             continue
         lines += [[*map(_shown, place.values()), *_cells(piece)] for piece in pieces]
         texts += [piece["text"] for piece in pieces if with_text]
     if as_json:
         return
     yield (
-        f"step {step:,} of {run.record.steps:,} of {run.name}: {len(batch)} rows of {run.record.sequence_length:,} "
+        f"step {step:,} of {run.record.steps:,} of {run}: {len(batch)} rows of {run.record.sequence_length:,} "
         f"tokens, batch {run.order.digest(batch)}"
     )
     yield from _table(("row", "source", "sequence", "epoch", *_COLUMNS), lines, texts)
@@ -131,16 +131,17 @@ def document_lines(run: RunData, document: str, source: str | None, with_text: b
         piece["text"] = text
     if as_json:
         for place, piece in zip(places, pieces, strict=True):
-            yield json.dumps({**place, "source": name, **piece})
+            yield json.dumps({"state": run.state, **place, "source": name, **piece})
         return
     called = run.name_of(name, number)
     tokens = held.store.document_range(number)
     told = "" if called is None else f", {called.id}, {_printable(called.source)} {_printable(called.source_id)}"
     yield f"document {number} of {name!r}{told}: {tokens[1] - tokens[0]:,} tokens"
     if not visits:
-        yield f"in none of the {run.record.steps:,} steps of {run.name}"
+        yield f"in none of the {run.record.steps:,} steps of {run}"
     else:
         lines = [[*map(_shown, place.values()), _range(piece)] for place, piece in zip(places, pieces, strict=True)]
+        yield f"where it was read in the {run.record.steps:,} steps of {run}:"
         yield from _table(("step", "row", "sequence", "epoch", "tokens"), lines, read)
     yield from _unnamed(run, [name])
 

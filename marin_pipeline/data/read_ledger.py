@@ -27,6 +27,18 @@ _CHUNK = 2**18
 _HEX = re.compile(r"[0-9a-f]{16}")
 
 
+def audit_command(order: TrainingOrder, tokens: str = "TOKENS") -> str:
+    """What audits the loader over the tokens of a run whose state is not there to be audited.
+
+    Args:
+        tokens: their name or key in the store, or their folder.
+    """
+    return (
+        f"python -m marin_pipeline.data audit {tokens} --sequence-length {order.sequence_length} "
+        f"--batch-size {order.batch_size} --seed {order.seed}"
+    )
+
+
 @dataclass(frozen=True)
 class Entry:
     """What was read before a step."""
@@ -134,7 +146,7 @@ class ReadLedger:
             raise MarinError(
                 f"step {step}, row {chosen[row]} of the batch: the loader delivered {self._told(ids, row)}, where the "
                 f"order has {self._told(expected, row)} ({len(wrong)} of {len(ids)} rows differ): it reads other data "
-                "than the run says; stop, and audit it with `python -m marin_pipeline.data audit`"
+                f"than the run says; stop, and audit it with `{audit_command(self.order)}`"
             )
 
     def _follow(self, step: int, whole: Batch) -> None:

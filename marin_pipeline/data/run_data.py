@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 METRICS_FILE = "metrics.jsonl"
 
+_UNKNOWN = {
+    "documents": "were made from no documents that are known here, as when they were imported; ask for a document by "
+    "its number",
+    "tokenizer": "were made by no tokenizer that is known here; ask without --text",
+}
+
 
 class RunData:
     """What one run read, and in which order."""
@@ -48,6 +54,14 @@ class RunData:
         self.source = cache(self._source)
         self.names = cache(self._names)
         self.tokenizer = cache(self._tokenizer)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Which state is looked at, as JSON values: a later run of the same name may have failed, and left none."""
+        return {"key": self._state.key[:8], "step": self.record.steps}
+
+    def __str__(self) -> str:
+        return f"{self.name} (state {self._state.key[:8]} at step {self.record.steps:,})"
 
     def batch(self, step: int) -> Batch:
         """What a step read, held against what the run recorded when it read it.
@@ -147,10 +161,7 @@ class RunData:
 
         tokens = self._tokens(source)
         if role not in tokens.inputs:
-            raise InputError(
-                f"the tokens of {source!r} ({tokens.name} {tokens.key[:8]}) were not made from a {role} that is known "
-                "here; ask by number, and without text"
-            )
+            raise InputError(f"the tokens of {source!r} ({tokens.name} {tokens.key[:8]}) {_UNKNOWN[role]}")
         return tokens.inputs[role].typed(Artifact[kind])
 
     def name_of(self, source: str, document: int) -> DocumentName | None:

@@ -42,6 +42,11 @@ class TokenPart:
     offsets_sha256: str
     """Of where documents start, little-endian int64, `documents + 1` numbers from 0; 64 hex."""
 
+    @property
+    def content(self) -> tuple[str, str]:
+        """Equal for parts of the same documents, whatever they are called."""
+        return self.tokens_sha256, self.offsets_sha256
+
 
 @dataclass(frozen=True)
 class Ledger:
@@ -65,6 +70,11 @@ class Ledger:
     def document_starts(self) -> tuple[int, ...]:
         """The first document of each part, counted over all parts, and the number of documents."""
         return tuple(itertools.accumulate((part.documents for part in self.parts), initial=0))
+
+    @cached_property
+    def contents(self) -> frozenset[tuple[str, str]]:
+        """The contents of the parts that have text."""
+        return frozenset(part.content for part in self.parts if part.empty < part.documents)
 
     @property
     def tokens(self) -> int:

@@ -9,8 +9,8 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -82,6 +82,12 @@ class Failed:
         """As JSON values."""
         return asdict(self)
 
+    def __str__(self) -> str:
+        """The traceback, where there is one, and the message, which may be its last line."""
+        if self.traceback.endswith(self.message):
+            return self.traceback
+        return f"{self.traceback}\n{self.message}".strip()
+
 
 class ShardFailed(MarinError):
     """A shard of a `ctx.map` failed; carries why."""
@@ -89,6 +95,29 @@ class ShardFailed(MarinError):
     def __init__(self, failed: Failed, name: str) -> None:
         super().__init__(f"{name}: {failed.message}")
         self.failed = failed
+
+
+@contextmanager
+def failure_told_in(log: Path, task: Task) -> Generator[None]:
+    """Why a step failed is the last thing in its log, where whoever reads of the failure is sent."""
+    try:
+        yield
+    except (Stopped, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if task.kind == "step":  # a shard's failure is its step's
+            with suppress(OSError):  # the error itself is what the reader needs
+                _append(log, str(describe_failure(error, task)))
+        raise
+
+
+def _append(log: Path, text: str) -> None:
+    """Add lines to a log; what the step may have put in its place is not followed."""
+    with open(os.open(log, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW), "r+b", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        begin = "" if file.read(1) in (b"", b"\n") else "\n"
+        file.write(f"{begin}{text}\n".encode("utf-8", "backslashreplace"))
 
 
 def run_attempt(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from marin_pipeline.core.errors import Stopped
-from marin_pipeline.run.attempt import Failed, ShardFailed, describe_failure, run_attempt
+from marin_pipeline.run.attempt import Failed, ShardFailed, describe_failure, failure_told_in, run_attempt
 from marin_pipeline.run.capture import descriptors_to, log_of
 from marin_pipeline.run.channel import Channel
 from marin_pipeline.run.loaded import watch
@@ -96,7 +96,11 @@ class Worker:
 
                 objects = SingleWriter(objects)
             is_step = task.kind == "step"
-            with uploading(objects, log_of(task), at_once=is_step) as log, descriptors_to(log, task.secrets):
+            with (
+                uploading(objects, log_of(task), at_once=is_step) as log,
+                failure_told_in(log, task),
+                descriptors_to(log, task.secrets),
+            ):
                 finished = self._run_here(objects, task)
             self.send({"event": "finished", "task": task.task, "finished": finished, "clean": _is_clean()})
         except BaseException as error:  # noqa: BLE001 - whatever a step raises is described to the driver, which decides

@@ -206,11 +206,12 @@ def _variance(losses: np.ndarray, sources: np.ndarray) -> float:
     return sum(float(np.sum((group - group.mean()) ** 2)) for group in groups) / free
 
 
-def judge(gap: Gap, bound: float) -> None:
+def judge(gap: Gap, bound: float, audit: str) -> None:
     """Refuse a gap that is larger than `bound` by more than noise.
 
     Args:
         bound: nats a token.
+        audit: the command that audits the loader over the tokens; the state that is refused is not there to be audited.
 
     Raises:
         MarinError: with all figures and what to do; also when a loss is not finite.
@@ -224,14 +225,16 @@ def judge(gap: Gap, bound: float) -> None:
     if not beyond:
         return
     advice = (
-        "look with `python -m marin_pipeline.data audit` at whether the loader reads text again, and at how often the "
-        f"run itself repeats it (source {gap.most_read!r} {gap.epochs:.2f} times)"
+        f"look with `{audit}` (and the --prefix of the run) at whether the loader reads text again, and at how often "
+        f"the run itself repeats it (source {gap.most_read!r} {gap.epochs:.2f} times)"
     )
     if beyond == [_WORDS[HELD_OUT]] and gap.unseen_difference is not None:
         advice += ", and first at whether held-out text differs in kind, since unread training text is as good as read"
     raise MarinError(
         f"{gap}. {' and '.join(beyond).capitalize()}: more than {bound:g} above what was read, with {ERRORS:g} "
-        f"standard errors allowed for noise; {advice}; where a larger gap is expected, raise maximum_gap, and say why"
+        f"standard errors allowed for noise; {advice}; where a larger gap is expected, raise maximum_gap, and say "
+        "why: the state is kept as a checkpoint, which is then committed without training again, and `audit` and "
+        "`inspect` look at it; until then they know an older state of this name, or none"
     )
 
 

@@ -17,6 +17,7 @@ from haliax import Axis, NamedArray
 from marin_pipeline.core.errors import InputError, MarinError
 from marin_pipeline.data.loader import Loaded
 from marin_pipeline.data.order import Batch, TrainingOrder
+from marin_pipeline.data.read_ledger import audit_command
 from marin_pipeline.data.sequences import NO_TARGET, Rows, SequenceSource
 from marin_pipeline.models import llama
 from marin_pipeline.models.loss import token_losses
@@ -120,7 +121,7 @@ class GapAlarm:
             InputError: when nothing was read.
         """
         gap = self.measure(state, step)
-        judge(gap, self.bound)
+        judge(gap, self.bound, audit_command(self._order))
         return gap
 
     def measure(self, state: Mapping[str, NamedArray], step: int) -> Gap:

@@ -21,7 +21,7 @@ import numpy as np
 from marin_pipeline.core.errors import MarinError
 from marin_pipeline.data.loader import Loaded, Loader
 from marin_pipeline.data.order import TrainingOrder
-from marin_pipeline.data.read_ledger import Entry, ReadLedger
+from marin_pipeline.data.read_ledger import Entry, ReadLedger, audit_command
 from marin_pipeline.data.sequences import SequenceSource
 from marin_pipeline.train import checkpoint, metrics
 from marin_pipeline.train.checkpoint import Snapshot
@@ -139,7 +139,7 @@ class Run:
         if self._step != last:
             raise MarinError(
                 f"the loader ended after step {self._step} of {last}: it has a defect, and nothing of this run counts "
-                "until it is found (`python -m marin_pipeline.data audit`)"
+                f"until it is found (`{audit_command(self._order)}`)"
             )
         snapshot = self.snapshot()
         clock.write(self._step)

@@ -5,7 +5,7 @@ No library is loaded, so that a run which a source is too small for is refused w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -131,47 +131,3 @@ def held_out_by_source(given: Any) -> Mapping[str, Any]:
     if given is None:
         return {}
     return given if isinstance(given, Mapping) else {TOGETHER: given}
-
-
-def check_apart(tokens: Mapping[str, object]) -> None:
-    """Refuse one store as two sources: their repeats would not be seen.
-
-    Args:
-        tokens: what names the tokens of each source; equal where they are the same.
-
-    Raises:
-        InputError: naming both.
-    """
-    known: dict[object, str] = {}
-    for name, each in tokens.items():
-        if each in known:
-            raise InputError(
-                f"sources {known[each]!r} and {name!r} are the same tokens: give one of them, with the weight and the "
-                "max_epochs of both"
-            )
-        known[each] = name
-
-
-def check_held_out(names: Sequence[str], tokens: Mapping[str, object], held_out: Mapping[str, object]) -> None:
-    """Refuse held-out text that is not of the sources, or is what is trained on.
-
-    Args:
-        names: of the mixture's sources.
-        tokens: what names the tokens of each; equal where they are the same.
-        held_out: likewise, by source or under `TOGETHER`.
-
-    Raises:
-        InputError: naming the sources.
-    """
-    if held_out and TOGETHER not in held_out and set(held_out) != set(names):
-        raise InputError(
-            f"held_out names {', '.join(sorted(held_out))}, and the sources of the mixture are "
-            f"{', '.join(sorted(names))}: give held-out tokens of each source, or of all together"
-        )
-    for name, given in held_out.items():
-        same = [source for source, each in tokens.items() if each == given]
-        if same:
-            raise InputError(
-                f"held_out{'' if name == TOGETHER else f'[{name}]'} is what source {same[0]!r} trains on: give text "
-                "that was held out of it (split_held_out, before dedupe)"
-            )

@@ -10,6 +10,7 @@ from marin_pipeline.data.packed_sequences import PackedSequences
 from marin_pipeline.data.schema import Packing, Stored, Tokens
 from marin_pipeline.data.sequences import Sequences, SequenceSource
 from marin_pipeline.data.token_store import TokenStore
+from marin_pipeline.train.apart import check_parts
 from marin_pipeline.train.reading import TOGETHER, Reading
 
 
@@ -27,7 +28,8 @@ def open_sources(
         held_out: by source, or one under the name `TOGETHER`, or none.
 
     Raises:
-        InputError: naming the source whose files are not what they should be, or whose tokens another tokenizer made.
+        InputError: naming the source whose files are not what they should be, whose tokens another tokenizer made, or
+            which holds the text of another one, or held-out text.
     """
     names = reading.mixture.names
     stores: dict[str, TokenStore] = {}
@@ -40,6 +42,9 @@ def open_sources(
         with _named(where := TOGETHER if name == TOGETHER else f"held-out text of {name!r}"):
             said[where] = apart[name] = TokenStore(given)
     _refuse_other_tokenizers(said)
+    check_parts(
+        {name: store.ledger for name, store in stores.items()}, {name: store.ledger for name, store in apart.items()}
+    )
 
     def cut(store: TokenStore) -> SequenceSource:
         return Sequences(store, reading.sequence_length, reading.separate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from marin_pipeline import Artifact, Context, Documents, Tokens, step
+from marin_pipeline import Artifact, Context, Documents, Tokenizer, Tokens, step
 from marin_pipeline.data.document import make_document, sort_key
 from marin_pipeline.data.funnel import Funnel
 from marin_pipeline.data.mixture import Mixture, Phase, Source
@@ -13,7 +13,9 @@ from marin_pipeline.data.packed_sequences import PackedSequences
 from marin_pipeline.data.schema import Packing
 from marin_pipeline.data.sequences import DocumentSource, Sequences
 from marin_pipeline.data.shuffle import Shuffle
+from marin_pipeline.data.token_ledger import LEDGER_FILE, Ledger, token_dtype
 from marin_pipeline.data.token_store import TokenStore
+from marin_pipeline.data.token_writer import write_token_part
 from marin_pipeline.data.writers import write_documents
 
 LENGTH, BATCH, STEPS = 16, 4, 20
@@ -27,6 +29,16 @@ def site(ctx: Context, name: str, pages: dict[str, str]) -> Documents:
     for row in rows:
         funnel.keep(row)
     return write_documents(ctx.out, rows, funnel.report())
+
+
+@step
+def imported(ctx: Context, ids: list[list[int]], tokenizer: Artifact[Tokenizer] | None = None) -> Tokens:
+    """Tokens that no documents of a store were made into."""
+    part = write_token_part(ctx.out / "part-0", ids, 300, sum(map(len, ids)))
+    made_by = "ab" * 32 if tokenizer is None else (tokenizer / tokenizer.value.path).sha256
+    ledger = Ledger((part,), token_dtype(300), 300, 0, made_by)
+    (ctx.out / LEDGER_FILE).write_text(ledger.to_json())
+    return Tokens(LEDGER_FILE, ledger.tokens, ledger.documents, ledger.bytes, 300, 0)
 
 
 @step

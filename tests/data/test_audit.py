@@ -409,6 +409,8 @@ def test_a_run_is_audited_over_all_that_it_read(audited: Callable[..., Said], pr
     assert report["sequences"] == dict(zip(data.order.names, data.order.sequences, strict=True))
     assert report["epochs"] == {name: round(passes, 4) for name, passes in data.order.epochs(STEPS).items()}
     assert (report["run"], report["steps"], report["steps_of_run"]) == ("run", STEPS, STEPS)
+    key = load("run", prefix=prefix).key[:8]
+    assert report["state"] == {"key": key, "step": STEPS}
     assert report["hosts_left_out"] == [3, 8]
     assert {row["hosts"][0] for row in report["rows"]} == {1, 2}
     assert all(row["steps"] == STEPS for row in report["rows"])
@@ -418,7 +420,8 @@ def test_a_run_is_audited_over_all_that_it_read(audited: Callable[..., Said], pr
     lines = audited("run")[1].splitlines()
     assert lines[-3:] == [
         f"not with 3 and 8 hosts, which cannot share {BATCH} rows equally",
-        f"the first {STEPS} of {STEPS} steps of run, with its own sources, phases, seed and shuffle",
+        f"the first {STEPS} of {STEPS} steps of run (state {key} at step {STEPS}), with its own sources, phases, seed "
+        "and shuffle",
         f"all {len(report['rows'])} runs are ok",
     ]
 
@@ -426,7 +429,7 @@ def test_a_run_is_audited_over_all_that_it_read(audited: Callable[..., Said], pr
 def test_a_long_run_is_audited_in_part(audited: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marin_pipeline.data.audit_command.LARGEST", 5 * BATCH)
     assert json.loads(audited("run", "--json")[1])["steps"] == 5
-    assert f"the first 5 of {STEPS} steps of run" in audited("run")[1]
+    assert f"the first 5 of {STEPS} steps of run (state " in audited("run")[1]
     assert audited("wrong")[0] == 0  # its wrong step is not among them
 
 

@@ -21,7 +21,7 @@ from marin_pipeline.data.document import document_id
 from steps.pack import pack
 from steps.tokenize import tokenize
 from steps.train_tokenizer import train_tokenizer
-from tests.data.inspected_steps import BATCH, LENGTH, STEPS, site, trained
+from tests.data.inspected_steps import BATCH, LENGTH, STEPS, imported, site, trained
 
 PAGES = {
     "web": {f"page-{place}": f"Page {place} of the web, " + "word by word. " * (place % 4) for place in range(9)},
@@ -109,11 +109,12 @@ def test_the_text_of_what_was_read_is_the_text_of_the_documents(inspect: Callabl
         assert piece["text"] in PAGES[row[0]["source"]][piece["source_id"]]
 
 
-def test_a_table_tells_people_the_same(inspect: Callable[..., Said]) -> None:
+def test_a_table_tells_people_the_same(inspect: Callable[..., Said], state: Artifact[int]) -> None:
+    called = f"train (state {state.key[:8]} at step {STEPS})"
     code, out, err = inspect("--step", "3", "--text")
     assert (code, err) == (0, "")
     head, columns, *table = out.splitlines()
-    assert head.startswith(f"step 3 of {STEPS} of train: {BATCH} rows of {LENGTH} tokens, batch ")
+    assert head.startswith(f"step 3 of {STEPS} of {called}: {BATCH} rows of {LENGTH} tokens, batch ")
     assert columns.split() == [
         "row",
         "source",
@@ -137,12 +138,22 @@ def test_a_table_tells_people_the_same(inspect: Callable[..., Said]) -> None:
         assert text == f"    {piece['text']!r}"
     code, out, err = inspect("--document", "3.py")
     assert (code, err) == (0, "")
-    head, columns, *table = out.splitlines()
+    head, where, columns, *table = out.splitlines()
+    assert where == f"where it was read in the {STEPS} steps of {called}:"
     assert head.startswith("document ")
     assert head.endswith(" tokens")
     assert "3.py" in head
     assert columns.split() == ["step", "row", "sequence", "epoch", "tokens"]
-    assert len(table) == len(lines(inspect("--document", "3.py", "--json")))
+    told = lines(inspect("--document", "3.py", "--json"))
+    assert len(table) == len(told)
+    assert (
+        told[0]["state"]
+        == lines(inspect("--step", "3", "--json"))[0]["state"]
+        == {
+            "key": state.key[:8],
+            "step": STEPS,
+        }
+    )
 
 
 def test_nothing_that_a_terminal_acts_upon_is_printed(inspect: Callable[..., Said]) -> None:
@@ -201,7 +212,7 @@ def test_names_that_contain_what_was_asked_for_are_listed(inspect: Callable[...,
 
 def test_a_run_is_called_as_it_was_asked_for(inspect: Callable[..., Said], state: Artifact[int]) -> None:
     for name in ("train", state.key[:8]):
-        assert inspect("--step", "3", name=name)[1].startswith(f"step 3 of {STEPS} of {name}: ")
+        assert inspect("--step", "3", name=name)[1].startswith(f"step 3 of {STEPS} of {name} (state {state.key[:8]} ")
         assert inspect("--step", "0", name=name)[2].startswith(f"error: step 0: {name} made ")
 
 
@@ -238,6 +249,25 @@ def test_without_the_documents_numbers_are_told(inspect: Callable[..., Said], co
     code, _, err = inspect("--document", "page-3", store=str(copied))
     assert code == 2
     assert "the names of 'web' are not known" in err
+
+
+def test_of_tokens_that_were_imported_it_is_said_what_can_be_asked(inspect: Callable[..., Said], copied: Path) -> None:
+    tokenizer = train_tokenizer(site(name="web", pages=PAGES["web"]).named("web"), vocabulary=300).named("tokenizer")
+    ids = [[*range(40, 80), 0]] * 9
+    for name, given in (("with", tokenizer), ("without", None)):
+        tokens = imported(ids=ids, tokenizer=given).named(f"imported/{name}")
+        state = trained(tokens={"web": tokens}, packing={}).named(name)
+        run(state, prefix=str(copied), backend="inline", quiet=True)
+    code, out, err = inspect("--step", "2", "--text", name="with", store=str(copied))
+    assert (code, err) == (0, "")
+    told = "documents of 'web' are told by number only: the tokens of 'web' (imported "
+    last = out.splitlines()[-1]
+    assert last.startswith(told)
+    assert last.endswith("are known here, as when they were imported; ask for a document by its number")
+    assert inspect("--step", "2", name="without", store=str(copied))[0] == 0
+    code, _, err = inspect("--step", "2", "--text", name="without", store=str(copied))
+    assert code == 1
+    assert err.endswith(") were made by no tokenizer that is known here; ask without --text\n")
 
 
 def test_without_the_tokens_it_is_said_which_are_gone(inspect: Callable[..., Said], copied: Path) -> None:

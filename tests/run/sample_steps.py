@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marin_pipeline import Artifact, Context, File, LocalFile, Runtime, ShardContext, step
+from marin_pipeline.core.errors import InputError
 
 
 def counted(name: str) -> None:
@@ -91,6 +92,15 @@ def increment(ctx: Context, before: Artifact[int]) -> int:
 def fails(ctx: Context, word: str, after: Artifact[int] | None = None) -> int:
     counted("fails")
     raise ValueError(f"the word was {word}")
+
+
+@step
+def refuses(ctx: Context, said: str, removed: bool = False) -> int:
+    """Fails with an error whose message says it all; before that it prints, or removes its log."""
+    print(said, end="", flush=True)
+    if removed:
+        (ctx.out.parent / "log" / "log.txt").unlink()
+    raise InputError("2 of 3 rows cannot be read")
 
 
 @step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marin_pipeline import LocalFile
+from marin_pipeline.run.logs import lines
 from marin_pipeline.store import manifest
 from tests.run.sample_steps import (
     Colour,
@@ -15,6 +16,7 @@ from tests.run.sample_steps import (
     first_line,
     number,
     random_bytes,
+    refuses,
     squares,
     times,
     words,
@@ -141,6 +143,21 @@ def test_max_parallel_runs_everything(bench: Bench, limit: int) -> None:
     result = bench.run([number(value=value) for value in range(5)], max_parallel=limit)
     assert result.ok
     assert bench.ran() == {"number": 5}
+
+
+@pytest.mark.parametrize(("said", "log"), [("", []), ("no end", ["no end"]), ("end\n", ["end"])])
+def test_why_a_step_failed_is_the_last_thing_in_its_log(bench: Bench, said: str, log: list[str]) -> None:
+    refused = refuses(said=said)
+    result = bench.run(refused)
+    assert list(lines(bench.objects, "refuses", False)) == [*log, "2 of 3 rows cannot be read"]
+    bench.run(fails(word="grue"))
+    first, *_, last = lines(bench.objects, "fails", False)
+    assert (first, last) == ("Traceback (most recent call last):", "ValueError: the word was grue")
+    assert failure(result).count("2 of 3 rows cannot be read") == 1
+
+
+def test_a_failed_step_without_its_log_is_told_all_the_same(local: Bench) -> None:
+    assert "2 of 3 rows cannot be read" in failure(local.run(refuses(said="x", removed=True)))
 
 
 def test_fail_fast_starts_nothing_new(bench: Bench) -> None:

@@ -113,7 +113,8 @@ def test_what_a_step_printed_is_kept_after_it_is_done_and_its_scratch_is_gone(st
 def test_what_a_step_printed_and_recorded_is_kept_after_it_has_failed(stage: Stage, backend: str) -> None:
     assert stage.run("fails", "--backend", backend).wait(60) == 1
     (log,) = stage.kept("log/log.txt")
-    assert log.splitlines()[-1] == "first words"
+    assert "\nfirst words\nTraceback (most recent call last):\n" in log
+    assert log.splitlines()[-1] == "ValueError: as asked"
     assert stage.kept("records/note") == ["noted"]
 
 

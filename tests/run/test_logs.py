@@ -243,7 +243,7 @@ def test_the_log_of_a_failed_attempt_is_found_by_name_before_an_older_result(inl
     assert find_step(inline.objects, "squares")[1] == squares(numbers=[2]).key
     assert find_step(inline.objects, "squares@1")[1] == squares(numbers=[2]).key
     assert not inline.run(fails(word="x")).ok
-    assert "printed nothing" in next(lines(inline.objects, "fails", False))
+    assert list(lines(inline.objects, "fails", False))[-1] == "ValueError: the word was x"
     with pytest.raises(UsageError, match="'nothing' is no name and no key"):
         find_step(inline.objects, "nothing")
 

@@ -16,6 +16,7 @@ from marin_pipeline.data.mixture import Mixture, Phase, Source
 from marin_pipeline.data.schema import Packing
 from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train import checkpoint
+from marin_pipeline.train.apart import NOT_PROVEN
 from marin_pipeline.train.mesh import MeshShape
 from steps.pack import pack
 from steps.train import check_sources, train
@@ -286,7 +287,8 @@ def test_the_gap_alarm_is_in_no_key_and_keeps_the_state_that_it_refuses(tokens: 
     given: dict[str, Any] = {"tokens": tokens, "steps": 6, **SMALL, "learning_rate": 3e-2}
     assert train(held_out=strange, maximum_gap=9.0, **given).key == train(**given).key
     ctx = test_context(tmp_path / "run")
-    with pytest.raises(MarinError, match="held-out"):
+    audit = f"data audit {tokens.key[:8]} --sequence-length 16 --batch-size 4 --seed 0`"
+    with pytest.raises(MarinError, match=f"held-out.*{audit}"):
         train.fn(ctx, held_out=strange, maximum_gap=1e-3, **given)
     assert ctx.work.items()[-1] == "step-00000006"
     first = json.loads((ctx.records / "gap.json").read_text())
@@ -296,7 +298,10 @@ def test_the_gap_alarm_is_in_no_key_and_keeps_the_state_that_it_refuses(tokens: 
     again = interrupted(ctx)
     state = train.fn(again, held_out=strange, maximum_gap=9.0, **given)
     assert again.logged[0] == "going on from checkpoint step-00000006"
-    assert state == train.fn(test_context(tmp_path / "plain"), **given)
+    assert again.logged.count(NOT_PROVEN) == 1
+    plain = interrupted(test_context(tmp_path / "plain"))
+    assert state == train.fn(plain, **given)
+    assert NOT_PROVEN not in plain.logged
     gap = json.loads((ctx.records / "gap.json").read_text())
     assert gap["held_out"]["loss"] > gap["seen"]["loss"]
     assert (first["judged_by"], gap["judged_by"]) == (1e-3, 9.0)

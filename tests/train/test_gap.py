@@ -13,6 +13,7 @@ from marin_pipeline.core.errors import MarinError
 from marin_pipeline.train.gap import Difference, Gap, Losses, Score, compared, difference, judge, score
 
 ONE = np.zeros(64, np.int64)
+AUDIT = "python -m marin_pipeline.data audit 1a2b3c4d --sequence-length 128 --batch-size 8 --seed 3"
 
 
 def gap(unseen: float | None, held_out: float | None, error: float = 0.02) -> Gap:
@@ -33,51 +34,51 @@ def gap(unseen: float | None, held_out: float | None, error: float = 0.02) -> Ga
     ("unseen", "held_out"), [(0.0, 0.0), (0.31, 0.31), (None, 0.31), (0.31, None), (None, None), (-1, -1)]
 )
 def test_a_gap_within_bound_and_noise_passes(unseen: float | None, held_out: float | None):
-    judge(gap(unseen, held_out), 0.25)
+    judge(gap(unseen, held_out), 0.25, AUDIT)
 
 
 @pytest.mark.parametrize(("unseen", "held_out"), [(0.32, 0.0), (0.0, 0.32), (None, 0.32), (0.32, None)])
 def test_a_gap_beyond_bound_and_noise_stops(unseen: float | None, held_out: float | None):
     with pytest.raises(MarinError, match=r"more than 0\.25 above what was read"):
-        judge(gap(unseen, held_out), 0.25)
+        judge(gap(unseen, held_out), 0.25, AUDIT)
 
 
 def test_the_error_has_all_figures_and_says_what_to_do():
     with pytest.raises(MarinError) as caught:
-        judge(gap(0.7, 0.8), 0.25)
+        judge(gap(0.7, 0.8), 0.25, AUDIT)
     told = str(caught.value)
     for words in ("step 950", "2.000 ± 0.020 (64 sequences)", "2.700", "2.800", "+0.700 ± 0.020", "+0.800", "0.25"):
         assert words in told
-    for words in ("python -m marin_pipeline.data audit", "'web' 0.43 times", "maximum_gap"):
+    for words in (f"`{AUDIT}`", "'web' 0.43 times", "raise maximum_gap", "committed without training again"):
         assert words in told
     assert "differs in kind" not in told
 
 
 def test_held_out_text_of_another_kind_is_suspected_where_unread_text_is_as_good_as_read():
     with pytest.raises(MarinError, match="differs in kind, since unread training text is as good as read"):
-        judge(gap(0.0, 0.8), 0.25)
+        judge(gap(0.0, 0.8), 0.25, AUDIT)
 
 
 def test_an_infinite_bound_stops_nothing():
-    judge(gap(99.0, 99.0), math.inf)
+    judge(gap(99.0, 99.0), math.inf, AUDIT)
 
 
 def test_a_loss_that_is_no_number_does_not_pass():
     broken = dataclasses.replace(gap(0.0, 0.0), held_out=Score(math.nan, math.nan, 64))
     with pytest.raises(MarinError, match="not finite"):
-        judge(broken, 0.25)
+        judge(broken, 0.25, AUDIT)
 
 
 @pytest.mark.parametrize("bound", [0.25, math.inf])
 @pytest.mark.parametrize("nats", [math.nan, math.inf])
 def test_a_difference_that_is_no_number_does_not_pass_for_want_of_a_comparison(nats: float, bound: float):
     with pytest.raises(MarinError, match="not finite"):
-        judge(gap(nats, 0.0, error=0.0), bound)
+        judge(gap(nats, 0.0, error=0.0), bound, AUDIT)
     finite = gap(0.0, 0.0)
     assert finite.unseen_difference is not None
     broken = dataclasses.replace(finite, unseen_difference=dataclasses.replace(finite.unseen_difference, nats=math.nan))
     with pytest.raises(MarinError, match=r"Text that was not read yet: more than"):
-        judge(broken, bound)
+        judge(broken, bound, AUDIT)
 
 
 def test_losses_of_one_kind_raise_no_alarm_by_chance():

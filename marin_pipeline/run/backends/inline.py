@@ -13,7 +13,7 @@ from typing import IO, Any, TextIO
 
 from marin_pipeline.core.errors import Stopped
 from marin_pipeline.core.step import Step
-from marin_pipeline.run.attempt import ShardFailed, describe_failure, run_attempt
+from marin_pipeline.run.attempt import ShardFailed, describe_failure, failure_told_in, run_attempt
 from marin_pipeline.run.backends.base import Event, stopped
 from marin_pipeline.run.capture import descriptors_to, log_of
 from marin_pipeline.run.loaded import watch
@@ -68,7 +68,11 @@ class InlineBackend:
         self._listens = False
         try:
             self._running = True
-            with uploading(self._objects, log_of(task), at_once=True) as log, self._captured(task, log):
+            with (
+                uploading(self._objects, log_of(task), at_once=True) as log,
+                failure_told_in(log, task),
+                self._captured(task, log),
+            ):
                 finished = run_attempt(
                     self._objects,
                     task,
