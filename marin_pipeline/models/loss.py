@@ -79,7 +79,7 @@ def _join(x: jax.Array) -> jax.Array:
 
 def _chunk_losses(x: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Losses `(batch, position)`, unnormalised probabilities `(batch, position, vocabulary)` and their sums."""
-    logits = jnp.einsum("bpe,ve->bpv", x, weights)
+    logits = jnp.einsum("bpe,ve->bpv", x, weights, preferred_element_type=jnp.float32)
     top = jnp.max(logits, axis=-1, keepdims=True)
     unnormalised = jnp.exp(logits - top)
     total = jnp.sum(unnormalised, axis=-1, keepdims=True)
@@ -102,10 +102,11 @@ def _sums_and_gradients(
         if padded:
             losses = jnp.where(chosen >= 0, losses, 0)
             difference = jnp.where(chosen[..., None] >= 0, difference, 0)
-        weights_gradient = weights_gradient + jnp.einsum("bpv,bpe->ve", difference, part)
-        return (loss + jnp.sum(losses), weights_gradient), jnp.einsum("bpv,ve->bpe", difference, weights)
+        narrow = difference.astype(x.dtype)
+        made = jnp.einsum("bpv,bpe->ve", narrow, part, preferred_element_type=jnp.float32)
+        return (loss + jnp.sum(losses), weights_gradient + made), jnp.einsum("bpv,ve->bpe", narrow, weights)
 
-    start = (jnp.zeros((), x.dtype), jnp.zeros_like(weights))
+    start = (jnp.zeros((), jnp.float32), jnp.zeros(weights.shape, jnp.float32))
     (loss, weights_gradient), x_gradient = jax.lax.scan(one, start, (_split(x, chunks), _split(targets, chunks)))
     return loss, (_join(x_gradient), weights_gradient)
 
@@ -129,7 +130,8 @@ def _forward(padded: bool, x: jax.Array, weights: jax.Array, targets: jax.Array)
 
 
 def _backward(padded: bool, gradients: tuple[jax.Array, jax.Array], upstream: jax.Array):
-    return gradients[0] * upstream, gradients[1] * upstream, None
+    x, weights = gradients
+    return x * upstream.astype(x.dtype), (weights * upstream).astype(x.dtype), None
 
 
 _mean.defvjp(_forward, _backward)  # pyright: ignore[reportFunctionMemberAccess] - custom_vjp is typed as the function

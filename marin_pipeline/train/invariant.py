@@ -25,8 +25,8 @@ PASSES = "builtin.module(inline,cse)"
 """What the compiler does by itself for several partitions, and for one partition only after its first rewrites."""
 
 
-OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
-"""The host's library of kernels sums rows in another order where there is one partition than where there are several."""
+OPTIONS: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
+"""The host's library of kernels sums rows in another order for one partition than for several."""
 
 
 def compile_invariant(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
@@ -38,7 +38,7 @@ def compile_invariant(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """
     from jaxlib.mlir.passmanager import PassManager
 
-    module = lowered.compiler_ir("stablehlo")
+    module: Any = lowered.compiler_ir("stablehlo")
     with module.context:
         PassManager.parse(PASSES).run(module.operation)
     return lowered.compile(compiler_options=OPTIONS if jax.default_backend() == "cpu" else None)
@@ -188,9 +188,11 @@ def squares(part: jax.Array, axis: int, chunk: int, trips: jax.Array) -> jax.Arr
         trips: chunks of this part, as a number that the compiler does not know.
     """
     held = part.shape[axis] // chunk
+    slabs = part.reshape(*part.shape[:axis], held, chunk, *part.shape[axis + 1 :])
+    slabs = fixed(_padded(jnp.moveaxis(slabs, axis, 0), max(2, held)))
 
     def step(index: jax.Array, sums: jax.Array) -> jax.Array:
-        slab = lax.optimization_barrier(lax.dynamic_slice_in_dim(part, index * chunk, chunk, axis))
+        slab = fixed(lax.dynamic_index_in_dim(slabs, index, keepdims=False))
         return sums.at[index].set(jnp.sum(slab * slab))
 
     sums = lax.fori_loop(jnp.int32(0), trips, step, jnp.zeros(max(2, held), jnp.float32))
@@ -205,7 +207,7 @@ def is_power_of_two(number: int) -> bool:
 def shard_rows(batch_size: int, shards: int, devices: int) -> np.ndarray:
     """Which rows of a batch are whose: `(shards of a device, devices * rows of a shard)`.
 
-    Shard `k` is rows `[k, k + 1) * rows of a shard`, and device `d` has the shards `d`, `devices + d`, and so on: so what
-    the devices compute at the same time are neighbours in the tree.
+    Shard `k` is the rows from `k * rows of a shard` on, and device `d` has the shards `d`, `devices + d`, and so on:
+    what the devices compute at the same time are neighbours in the tree.
     """
     return np.arange(batch_size).reshape(shards // devices, devices * (batch_size // shards))

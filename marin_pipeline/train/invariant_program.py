@@ -60,7 +60,8 @@ class InvariantProgram(Program):
         super().__init__(recipe, mesh)
         self._compiled: dict[bool, jax.stages.Compiled] = {}
         self._trips = jax.device_put(
-            np.array([shards // devices, shards // mesh.shape["data"], 1], np.int32), NamedSharding(mesh, PartitionSpec())
+            np.array([shards // devices, shards // mesh.shape["data"], 1], np.int32),
+            NamedSharding(mesh, PartitionSpec()),
         )
 
     def _layout(self) -> Layout:
@@ -120,7 +121,7 @@ class InvariantProgram(Program):
         padded = self.recipe.reading.packing is not None
         model = llama.assemble(self.recipe.model, parameters)
 
-        @partial_checkpoint
+        @_without_gathered
         def loss_of(model: llama.Llama, inputs: jax.Array, targets: jax.Array, documents: jax.Array | None):
             whole = jax.tree.map(self._gathered, model, is_leaf=lambda leaf: isinstance(leaf, NamedArray))
             within = None if documents is None else hax.named(documents, axes)
@@ -141,13 +142,11 @@ class InvariantProgram(Program):
         scale = lax.optimization_barrier(1 / jnp.maximum(count, 1).astype(jnp.float32))
         sums, loss, scale = lax.optimization_barrier((sums, loss, scale))
         gradients = {
-            name: NamedArray(lax.optimization_barrier(sums[name] * scale), parameters[name].axes)
-            for name in sums
+            name: NamedArray(lax.optimization_barrier(sums[name] * scale), parameters[name].axes) for name in sums
         }
         chunk = self.recipe.model.width // self.recipe.logical_shards
         parts = [
-            invariant.squares(array.array, _split(array), chunk, trips[1])
-            for _, array in sorted(gradients.items())
+            invariant.squares(array.array, _split(array), chunk, trips[1]) for _, array in sorted(gradients.items())
         ]
         norm = jnp.sqrt(sum(lax.optimization_barrier(parts)))
         norm = lax.optimization_barrier(norm)
@@ -171,14 +170,13 @@ class InvariantProgram(Program):
 
     def _gathered(self, part: NamedArray) -> NamedArray:
         axes = tuple(axis.resize(self.recipe.model.width) if axis.name == SPLIT else axis for axis in part.axes)
-        whole = invariant.gathered(part.array, _split(part), jnp.float32)
+        whole = invariant.gathered(part.array, _split(part), self.recipe.compute)
         return NamedArray(checkpoint_name(whole, _GATHERED), axes)
 
     def _by_owner(
         self, one: jax.Array, function: optimizer.Oriented, gradient: NamedArray, momentum: NamedArray
     ) -> tuple[NamedArray, NamedArray]:
         """Call `function` on one whole matrix after the other; each device has its share of those of a stack."""
-        matrices = gradient.axes[0].size
         axes = tuple(axis.resize(self.recipe.model.width) if axis.name == SPLIT else axis for axis in gradient.axes[1:])
         split = _split(gradient)
 
@@ -187,11 +185,11 @@ class InvariantProgram(Program):
             direction, moment = function(*(NamedArray(each[None], alone) for each in pair))
             return direction.array[0], moment.array[0]
 
-        owned = invariant.each_by_owner(of_one, (gradient.array, momentum.array), split, one)
-        return tuple(NamedArray(each, gradient.axes) for each in owned)
+        direction, moment = invariant.each_by_owner(of_one, (gradient.array, momentum.array), split, one)
+        return NamedArray(direction, gradient.axes), NamedArray(moment, gradient.axes)
 
 
-def partial_checkpoint(function):
+def _without_gathered(function):
     """Keep what the backward pass needs, but for gathered weights: they are gathered again."""
     return jax.checkpoint(function, policy=checkpoint_policies.save_anything_except_these_names(_GATHERED))
 

@@ -112,6 +112,7 @@ class Program:
         padded = self.recipe.reading.packing is not None
 
         def loss_of(model: llama.Llama) -> jax.Array:
+            model = jax.tree.map(lambda each: each.astype(self.recipe.compute), model)
             return mean_cross_entropy(model.hidden(read, within), model.output_table, predicted, padded=padded)
 
         with hax.axis_mapping(dict(meshes.COMPUTE)), jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
