@@ -19,7 +19,7 @@ from marin_pipeline.models.config import LlamaConfig
 from marin_pipeline.train.apart import NOT_PROVEN, check_apart, check_held_out
 from marin_pipeline.train.mesh import MeshShape
 from marin_pipeline.train.reading import MAXIMUM_GAP, by_source, held_out_by_source
-from marin_pipeline.train.recipe import Recipe, lower
+from marin_pipeline.train.recipe import LOGICAL_SHARDS, Recipe, lower
 from marin_pipeline.train.saver import Period
 
 if TYPE_CHECKING:
@@ -100,7 +100,12 @@ def _held(
     return found
 
 
-@step(version=2, chain=train_chain, ready=check_sources, exact="tolerance", resources=Resources(cpus=2, jax=True))
+def train_exact(arguments: Mapping[str, Any]) -> Literal["bitwise", "tolerance"]:
+    """What a second run equals: every byte, or metrics within tolerance across meshes."""
+    return "bitwise" if arguments["numerics"] == "invariant" else "tolerance"
+
+
+@step(version=2, chain=train_chain, ready=check_sources, exact=train_exact, resources=Resources(cpus=2, jax=True))
 def train(
     ctx: Context,
     tokens: Artifact[Tokens] | dict[str, Artifact[Tokens]],
@@ -126,6 +131,8 @@ def train(
     held_out: Artifact[Tokens] | dict[str, Artifact[Tokens]] | None = None,
     maximum_gap: float = MAXIMUM_GAP,
     numerics: Literal["fast", "invariant"] = "fast",
+    logical_shards: int = LOGICAL_SHARDS,
+    compute: Literal["float32", "bfloat16"] = "float32",
     checkpoint_every: Runtime[str] = "60s",
     mesh: Runtime[MeshShape] = MeshShape(),
     workers: Runtime[int] = 8,
@@ -157,6 +164,10 @@ def train(
         maximum_gap: nats a token by which the loss on text that was read may lie below that on text that was not;
             beyond it the run fails, and its last state is kept as a checkpoint. No part of the key.
         numerics: `"fast"`: equal bytes on the same machine and mesh, metrics within tolerance across meshes.
+            `"invariant"`: equal bytes on any number of devices and processes with the same library and instruction set.
+        logical_shards: slices of a batch that `"invariant"` adds up in a fixed order: a power of two that divides
+            `batch_size` and the model's width; at most so many devices share a batch.
+        compute: what matrix products are computed in; parameters, norms, softmax, loss and optimizer are float32.
         checkpoint_every: `"60s"` or `"100 steps"`: how often the run is saved against a kill. No part of the key.
         mesh: how the devices are arranged. No part of the key.
         workers: threads that read ahead; 0 reads between updates. No part of the key.
@@ -174,9 +185,8 @@ def train(
     from marin_pipeline.train.gap import judge
     from marin_pipeline.train.gap_alarm import GapAlarm
     from marin_pipeline.train.loop import Run
-    from marin_pipeline.train.mesh import build
     from marin_pipeline.train.metrics import last_loss
-    from marin_pipeline.train.program import Program
+    from marin_pipeline.train.programs import program_for
     from marin_pipeline.train.saver import Earlier, Saver, resume
     from marin_pipeline.train.sources import open_sources
 
@@ -202,6 +212,8 @@ def train(
         shuffle=shuffle,
         separate_documents=separate_documents,
         numerics=numerics,
+        logical_shards=logical_shards,
+        compute=compute,
     )
     given, plans = by_source(tokens), None if packing is None else by_source(packing)
     held = _held(recipe, given, plans)
@@ -219,7 +231,7 @@ def train(
     found = ctx.earlier_state()
     earlier = found and Earlier(found[0], lambda: checkpoint.load(found[1].local("checkpoint")))
     start = resume(ctx.work, earlier, described, steps, ctx.log)
-    program = Program(recipe, build(mesh, batch_size))
+    program = program_for(recipe, mesh)
     alarm = GapAlarm(program, order, sources, apart, maximum_gap)
     if apart:
         ctx.log(NOT_PROVEN)

@@ -53,8 +53,9 @@ class Attention(eqx.Module):
         query = rotate(hax.dot(x, self.query, axis="embed"), rotation) * scale
         key = rotate(hax.dot(x, self.key, axis="embed"), rotation).rename({POSITION: KEY_POSITION})
         value = hax.dot(x, self.value, axis="embed").rename({POSITION: KEY_POSITION})
-        scores = hax.where(mask, hax.dot(query, key, axis="head_size"), -1e30)
-        mixed = hax.dot(hax.nn.softmax(scores, axis=KEY_POSITION), value, axis=KEY_POSITION)
+        scores = hax.where(mask, hax.dot(query, key, axis="head_size").astype(jnp.float32), -1e30)
+        weights = hax.nn.softmax(scores, axis=KEY_POSITION).astype(x.dtype)
+        mixed = hax.dot(weights, value, axis=KEY_POSITION)
         return hax.dot(mixed, self.output, axis=("key_value_heads", "query_group", "head_size"))
 
 
@@ -129,8 +130,9 @@ class Llama(eqx.Module):
 
 
 def rms_norm(x: NamedArray, gain: NamedArray, epsilon: float) -> NamedArray:
-    """`x` divided by its root mean square along `embed`, times `gain` (Zhang and Sennrich 2019)."""
-    return x * hax.rsqrt(hax.mean(x * x, axis="embed") + epsilon) * gain
+    """`x` divided by its root mean square along `embed`, times `gain` (Zhang and Sennrich 2019), in float32."""
+    wide = x.astype(jnp.float32)
+    return (wide * hax.rsqrt(hax.mean(wide * wide, axis="embed") + epsilon) * gain.astype(jnp.float32)).astype(x.dtype)
 
 
 def rotation_tables(position: Axis, config: LlamaConfig) -> tuple[NamedArray, NamedArray]:
@@ -145,7 +147,7 @@ def rotation_tables(position: Axis, config: LlamaConfig) -> tuple[NamedArray, Na
 
 def rotate(x: NamedArray, rotation: tuple[NamedArray, NamedArray]) -> NamedArray:
     """Turn each pair (i, i + half) of `head_size` by its position's angle: the pairing of the public Llama weights."""
-    cosine, sine = rotation
+    cosine, sine = (table.astype(x.dtype) for table in rotation)
     size = x.axis_size("head_size")
     first = x["head_size", : size // 2].rename({"head_size": "half"})
     second = x["head_size", size // 2 :].rename({"head_size": "half"})

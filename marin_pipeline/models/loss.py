@@ -37,6 +37,15 @@ def mean_cross_entropy(
     return _mean(padded, x, weights, targets.rearrange(("batch", "position")).array)
 
 
+def total_cross_entropy(
+    hidden: NamedArray, table: NamedArray, targets: NamedArray, *, padded: bool = False
+) -> jax.Array:
+    """The sum of what `mean_cross_entropy` gives the mean of, with gradients of the sum."""
+    x = hidden.rearrange(("batch", "position", "embed")).array
+    weights = table.rearrange(("vocabulary", "embed")).array
+    return _total(padded, x, weights, targets.rearrange(("batch", "position")).array)
+
+
 def token_losses(hidden: NamedArray, table: NamedArray, targets: NamedArray) -> NamedArray:
     """Loss in nats of each target, `(batch, position)`."""
     targets = targets.rearrange(("batch", "position"))
@@ -70,7 +79,7 @@ def _join(x: jax.Array) -> jax.Array:
 
 def _chunk_losses(x: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Losses `(batch, position)`, unnormalised probabilities `(batch, position, vocabulary)` and their sums."""
-    logits = jnp.einsum("bpe,ve->bpv", x, weights)
+    logits = jnp.einsum("bpe,ve->bpv", x, weights, preferred_element_type=jnp.float32)
     top = jnp.max(logits, axis=-1, keepdims=True)
     unnormalised = jnp.exp(logits - top)
     total = jnp.sum(unnormalised, axis=-1, keepdims=True)
@@ -78,10 +87,10 @@ def _chunk_losses(x: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple
     return (jnp.log(total) + top - chosen)[..., 0], unnormalised, total
 
 
-def _loss_and_gradients(
+def _sums_and_gradients(
     padded: bool, x: jax.Array, weights: jax.Array, targets: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Mean loss, and its gradients with respect to `x` and `weights`, from one pass."""
+    """Sum of losses, and its gradients with respect to `x` and `weights`, from one pass."""
     chunks = _chunks(x.shape[0], x.shape[1])
     vocabulary = jnp.arange(weights.shape[0], dtype=targets.dtype)
 
@@ -93,13 +102,22 @@ def _loss_and_gradients(
         if padded:
             losses = jnp.where(chosen >= 0, losses, 0)
             difference = jnp.where(chosen[..., None] >= 0, difference, 0)
-        weights_gradient = weights_gradient + jnp.einsum("bpv,bpe->ve", difference, part)
-        return (loss + jnp.sum(losses), weights_gradient), jnp.einsum("bpv,ve->bpe", difference, weights)
+        narrow = difference.astype(x.dtype)
+        made = jnp.einsum("bpv,bpe->ve", narrow, part, preferred_element_type=jnp.float32)
+        return (loss + jnp.sum(losses), weights_gradient + made), jnp.einsum("bpv,ve->bpe", narrow, weights)
 
-    start = (jnp.zeros((), x.dtype), jnp.zeros_like(weights))
+    start = (jnp.zeros((), jnp.float32), jnp.zeros(weights.shape, jnp.float32))
     (loss, weights_gradient), x_gradient = jax.lax.scan(one, start, (_split(x, chunks), _split(targets, chunks)))
+    return loss, (_join(x_gradient), weights_gradient)
+
+
+def _loss_and_gradients(
+    padded: bool, x: jax.Array, weights: jax.Array, targets: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Mean loss, and its gradients."""
+    loss, (x_gradient, weights_gradient) = _sums_and_gradients(padded, x, weights, targets)
     count = jnp.maximum(jnp.sum(targets >= 0), 1) if padded else targets.size
-    return loss / count, (_join(x_gradient) / count, weights_gradient / count)
+    return loss / count, (x_gradient / count, weights_gradient / count)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -112,7 +130,16 @@ def _forward(padded: bool, x: jax.Array, weights: jax.Array, targets: jax.Array)
 
 
 def _backward(padded: bool, gradients: tuple[jax.Array, jax.Array], upstream: jax.Array):
-    return gradients[0] * upstream, gradients[1] * upstream, None
+    x, weights = gradients
+    return x * upstream.astype(x.dtype), (weights * upstream).astype(x.dtype), None
 
 
 _mean.defvjp(_forward, _backward)  # pyright: ignore[reportFunctionMemberAccess] - custom_vjp is typed as the function
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _total(padded: bool, x: jax.Array, weights: jax.Array, targets: jax.Array) -> jax.Array:
+    return _sums_and_gradients(padded, x, weights, targets)[0]
+
+
+_total.defvjp(_sums_and_gradients, _backward)  # pyright: ignore[reportFunctionMemberAccess] - as above

@@ -56,11 +56,21 @@ class Snapshot:
 
 
 def take(arrays: Mapping[str, NamedArray]) -> dict[str, HostArray]:
-    """Copies of device arrays in host memory; the devices' buffers may be used up afterwards."""
+    """Copies of device arrays in host memory; the devices' buffers may be used up afterwards.
+
+    Where several processes hold parts, each gets all: every process calls this for the same arrays.
+    """
     import numpy as np
 
+    def whole(array: Any) -> np.ndarray:
+        if array.is_fully_addressable:
+            return np.array(array)
+        from jax.experimental.multihost_utils import process_allgather
+
+        return np.asarray(process_allgather(array, tiled=True))
+
     return {
-        name: HostArray(tuple((axis.name, axis.size) for axis in array.axes), np.array(array.array))
+        name: HostArray(tuple((axis.name, axis.size) for axis in array.axes), whole(array.array))
         for name, array in arrays.items()
     }
 

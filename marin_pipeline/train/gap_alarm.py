@@ -22,7 +22,7 @@ from marin_pipeline.data.sequences import NO_TARGET, Rows, SequenceSource
 from marin_pipeline.models import llama
 from marin_pipeline.models.loss import token_losses
 from marin_pipeline.train import mesh as meshes
-from marin_pipeline.train.feed import needed_rows, placed
+from marin_pipeline.train.feed import Layout, placed
 from marin_pipeline.train.gap import HELD_OUT, UNSEEN, Gap, Losses, compared, judge
 from marin_pipeline.train.kept import Kept
 from marin_pipeline.train.program import PARAMETERS, Program, under
@@ -90,8 +90,7 @@ class GapAlarm:
         self._batch = min(program.recipe.batch_size, -(-3 * SEQUENCES // shares) * shares)
         """Rows scored at a time: no more than in training, and shared by the same devices."""
         self._axes = (Axis("batch", self._batch), Axis(llama.POSITION, order.sequence_length))
-        self._sharding = meshes.sharding(program.mesh, self._axes, meshes.COMPUTE)
-        self._needed = needed_rows(self._sharding, self._batch)
+        self._layout = Layout(meshes.sharding(program.mesh, self._axes, meshes.COMPUTE), (self._batch,))
         self._forward = jax.jit(self._row_losses, out_shardings=meshes.sharding(program.mesh, (), {}))
 
     def read(self, loaded: Loaded) -> None:
@@ -275,7 +274,7 @@ class GapAlarm:
             part = self._empty(self._batch)
             taken = slice(first, min(count, first + self._batch))
             _put(part, np.arange(taken.stop - first), _cut(rows, taken))
-            arrays = placed(_cut(part, self._needed), self._needed, self._sharding, self._batch)
+            arrays = placed(_cut(part, self._layout.needed), self._layout.needed, self._layout)
             found.append(np.asarray(self._forward(parameters, *arrays), np.float64)[:, : taken.stop - first])
         total, targets = np.concatenate(found, axis=1)
         wrong = int(np.count_nonzero((targets > 0) & ~np.isfinite(total)))

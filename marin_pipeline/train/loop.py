@@ -25,7 +25,7 @@ from marin_pipeline.data.read_ledger import Entry, ReadLedger, audit_command
 from marin_pipeline.data.sequences import SequenceSource
 from marin_pipeline.train import checkpoint, metrics
 from marin_pipeline.train.checkpoint import Snapshot
-from marin_pipeline.train.feed import needed_rows, placed
+from marin_pipeline.train.feed import placed
 from marin_pipeline.train.program import Arrays, Program
 from marin_pipeline.train.saver import Saver
 
@@ -99,7 +99,7 @@ class Run:
             self._lines = bytearray(start.metrics)
             self._step = start.step
             self._read = ReadLedger(order, metrics.last_read(start.metrics))
-        self._needed = needed_rows(program.batch_sharding, order.batch_size)
+        self._needed = program.layout.needed
         self._pending: _Pending | None = None
         self._loss = metrics.last_loss(bytes(self._lines))
 
@@ -120,7 +120,7 @@ class Run:
                 read = self._read.record(loaded.step, loaded.ids, self._needed)
                 if self._follower is not None:
                     self._follower.read(loaded)
-                rows = placed(loaded.rows, self._needed, self._program.batch_sharding, self._order.batch_size)
+                rows = placed(loaded.rows, self._needed, self._program.layout)
                 self._state, measured = self._program.update(self._state, rows, self._step)
                 handed = _Pending(self._step, read, measured)
                 self._step += 1

@@ -7,7 +7,8 @@ of a library. Both transformations count from the absolute step, never from a co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -35,22 +36,34 @@ def initial(config: OptimizerConfig, parameters: Mapping[str, NamedArray], input
     return state
 
 
+Oriented = Callable[[NamedArray, NamedArray], tuple[NamedArray, NamedArray]]
+"""Gradient and momentum of stacked matrices to directions and momentum: each matrix by itself, and whole."""
+
+
+def in_place(function: Oriented, gradient: NamedArray, momentum: NamedArray) -> tuple[NamedArray, NamedArray]:
+    """Call `function` on matrices as they lie."""
+    return function(gradient, momentum)
+
+
 def update(
     config: OptimizerConfig,
     inputs: Inputs,
     parameters: Mapping[str, NamedArray],
     state: Mapping[str, NamedArray],
     gradients: Mapping[str, NamedArray],
+    norm: jax.Array,
     step: jax.Array,
     factor: jax.Array,
-) -> tuple[Arrays, Arrays, jax.Array]:
-    """Parameters and state after one update, and the global norm of the gradient before clipping.
+    on_whole: Callable[[Oriented, NamedArray, NamedArray], tuple[NamedArray, NamedArray]] = in_place,
+) -> tuple[Arrays, Arrays]:
+    """Parameters and state after one update.
 
     Args:
+        norm: float32 scalar, the global norm of the gradient before clipping.
         step: int32 scalar, updates made before this one.
         factor: float32 scalar from the schedule; it multiplies both peak learning rates.
+        on_whole: calls what needs whole matrices, where `gradients` are parts of them.
     """
-    norm = optax.tree.norm({name: gradient.array for name, gradient in gradients.items()})
     shrink = jnp.minimum(1.0, config.clip / jnp.maximum(norm, 1e-30))
     clipped = {name: gradient.array * shrink for name, gradient in gradients.items()}
     with_muon = [name for name in parameters if _by_muon(config, name, inputs)]
@@ -64,22 +77,30 @@ def update(
     moved |= {SECOND + name: value for name, value in made[1].nu.items()}
     rates = dict.fromkeys(with_adam, config.learning_rate)
 
-    if with_muon and config.muon_learning_rate is not None:
-        dimensions = {name: _dimensions(parameters[name], inputs[name]) for name in with_muon}
-        muon = optax.contrib.scale_by_muon(beta=config.momentum, weight_dimension_numbers=dimensions)
-        gradient = {name: clipped[name] for name in with_muon}
-        fresh: Any = muon.init(gradient)
-        made = muon.update(gradient, fresh._replace(count=step, mu=_take(state, MOMENTUM, with_muon)))
-        moved |= {MOMENTUM + name: value for name, value in made[1].mu.items()}
+    if config.muon_learning_rate is not None:
         for name in with_muon:
-            directions[name] = made[0][name] * _width_scale(parameters[name], dimensions[name])
+            gradient = NamedArray(clipped[name], parameters[name].axes)
+            oriented = partial(_muon, config, inputs[name], step)
+            direction, momentum = on_whole(oriented, gradient, state[MOMENTUM + name])
+            directions[name], moved[MOMENTUM + name] = direction.array, momentum.array
             rates[name] = config.muon_learning_rate
 
     new = {
         name: NamedArray(_move(array.array, directions[name], rates[name] * factor, _decay(config, name)), array.axes)
         for name, array in parameters.items()
     }
-    return new, {name: NamedArray(moved[name], array.axes) for name, array in state.items()}, norm
+    return new, {name: NamedArray(moved[name], array.axes) for name, array in state.items()}
+
+
+def _muon(
+    config: OptimizerConfig, inputs: tuple[str, ...], step: jax.Array, gradient: NamedArray, momentum: NamedArray
+) -> tuple[NamedArray, NamedArray]:
+    dimensions = _dimensions(gradient, inputs)
+    muon = optax.contrib.scale_by_muon(beta=config.momentum, weight_dimension_numbers=dimensions)
+    fresh: Any = muon.init(gradient.array)
+    made: tuple[Any, Any] = muon.update(gradient.array, fresh._replace(count=step, mu=momentum.array))
+    direction = made[0] * _width_scale(gradient, dimensions)
+    return NamedArray(direction, gradient.axes), NamedArray(made[1].mu, gradient.axes)
 
 
 def _by_muon(config: OptimizerConfig, name: str, inputs: Inputs) -> bool:

@@ -14,12 +14,14 @@ import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from haliax import Axis, NamedArray
 
 from marin_pipeline.models import llama
 from marin_pipeline.models.loss import mean_cross_entropy
 from marin_pipeline.train import mesh as meshes
 from marin_pipeline.train import optimizer
+from marin_pipeline.train.feed import Layout
 from marin_pipeline.train.recipe import Recipe
 
 Arrays = dict[str, NamedArray]
@@ -52,9 +54,9 @@ class Program:
         """Names, axes and dtypes of a state."""
         stored = {name: self._stored(array) for name, array in self.template.items()}
         everywhere = meshes.sharding(mesh, (), {})
-        self.batch_sharding = meshes.sharding(mesh, self._rows, meshes.COMPUTE)
+        self.layout = self._layout()
         """How the rows of a batch lie on the devices."""
-        rows = self.batch_sharding
+        rows = self.layout.sharding
         self._start = jax.jit(self._initial, out_shardings=stored)
         self._update = jax.jit(
             self._step,
@@ -78,11 +80,14 @@ class Program:
         """The state after one update, and `[loss, gradient norm]`. `state` is used up.
 
         Args:
-            rows: inputs, targets and documents of the batch, as `batch_sharding` lays them out.
+            rows: inputs, targets and documents of the batch, as `layout` has them.
             step: updates made before this one.
         """
         factor = np.float32(self.recipe.schedule.factor(step))
         return self._update(state, *rows, np.int32(step), factor)
+
+    def _layout(self) -> Layout:
+        return Layout(meshes.sharding(self.mesh, self._rows, meshes.COMPUTE), (self.recipe.batch_size,))
 
     def _stored(self, array: NamedArray) -> jax.sharding.NamedSharding:
         return meshes.sharding(self.mesh, array.axes, meshes.STORAGE)
@@ -107,17 +112,21 @@ class Program:
         padded = self.recipe.reading.packing is not None
 
         def loss_of(model: llama.Llama) -> jax.Array:
+            model = jax.tree.map(lambda each: each.astype(self.recipe.compute), model)
             return mean_cross_entropy(model.hidden(read, within), model.output_table, predicted, padded=padded)
 
         with hax.axis_mapping(dict(meshes.COMPUTE)), jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             model = llama.assemble(self.recipe.model, parameters)
             loss, gradient = eqx.filter_value_and_grad(loss_of)(model)
-        parameters, moments, norm = optimizer.update(
+        gradients = llama.disassemble(gradient)
+        norm = optax.tree.norm({name: each.array for name, each in gradients.items()})
+        parameters, moments = optimizer.update(
             self.recipe.optimizer,
             llama.MATRIX_INPUTS,
             parameters,
             under(OPTIMIZER, state),
-            llama.disassemble(gradient),
+            gradients,
+            norm,
             step,
             factor,
         )

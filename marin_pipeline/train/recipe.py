@@ -21,6 +21,11 @@ from marin_pipeline.train.schedule import Schedule, Shape
 
 Optimizer = Literal["muon", "adamw"]
 Numerics = Literal["fast", "invariant"]
+Compute = Literal["float32", "bfloat16"]
+INVARIANT = 1
+"""The version of invariant arithmetic: another one gives other bits."""
+LOGICAL_SHARDS = 8
+"""Slices of a batch, where nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,10 @@ class Recipe:
     seed: int
     """Of the initial parameters."""
     numerics: Numerics
+    logical_shards: int = LOGICAL_SHARDS
+    """Slices of a batch, the unit of invariant arithmetic; it is no part of a fast run."""
+    compute: Compute = "float32"
+    """What matrix products are computed in. Parameters and optimizer are float32."""
 
     @property
     def sequence_length(self) -> int:
@@ -76,20 +85,22 @@ class Recipe:
         """What decides the way from step 0 to `steps`: pieces over absolute steps, as plain values."""
         if steps == 0:
             return []
-        return [
-            {
-                "from": 0,
-                "to": steps,
-                "start": "keep",
-                "model": self.model,
-                "optimizer": self.optimizer.plain(),
-                "schedule": self.schedule.restricted(steps),
-                "data": self.reading.restricted(steps * self.batch_size),
-                "batch_size": self.batch_size,
-                "sequence_length": self.sequence_length,
-                "numerics": self.numerics,
-            }
-        ]
+        fast = self.numerics == "fast"
+        piece = {
+            "from": 0,
+            "to": steps,
+            "start": "keep",
+            "model": self.model,
+            "optimizer": self.optimizer.plain(),
+            "schedule": self.schedule.restricted(steps),
+            "data": self.reading.restricted(steps * self.batch_size),
+            "batch_size": self.batch_size,
+            "sequence_length": self.sequence_length,
+            "numerics": "fast" if fast else {"invariant": INVARIANT, "logical_shards": self.logical_shards},
+        }
+        if self.compute != "float32":
+            piece["compute"] = self.compute
+        return [piece]
 
     def described(self, steps: int) -> dict[str, Any]:
         """`initial` and `pieces` as JSON values, for a checkpoint to be compared with the run that opens it."""
@@ -120,17 +131,14 @@ def lower(
     shuffle: Shuffle = Shuffle(),
     separate_documents: bool = False,
     numerics: Numerics,
+    logical_shards: int = LOGICAL_SHARDS,
+    compute: Compute = "float32",
 ) -> Recipe:
     """The recipe that these arguments of the `train` step mean.
 
     Raises:
         InputError: naming the argument that cannot be used, and what to give instead.
     """
-    if numerics == "invariant":
-        raise InputError(
-            "numerics='invariant' is not available in this version: use numerics='fast', which gives equal bytes on "
-            "the same machine and mesh, and metrics within tolerance across meshes"
-        )
     whole = {"steps": steps, "batch_size": batch_size, "sequence_length": sequence_length}
     for name, value in whole.items():
         if value < 1:
@@ -142,6 +150,7 @@ def lower(
     if not (weight_decay >= 0 and math.isfinite(weight_decay)):
         raise InputError(f"weight_decay is {weight_decay}: give a finite number of at least 0")
     check_seeds(seed=seed, data_seed=data_seed)
+    _check_numerics(numerics, logical_shards, batch_size, model)
     reading = lower_reading(
         tokens=tokens,
         packing=packing,
@@ -165,4 +174,23 @@ def lower(
         batch_size=batch_size,
         seed=seed,
         numerics=numerics,
+        logical_shards=logical_shards,
+        compute=compute,
     )
+
+
+def _check_numerics(numerics: Numerics, shards: int, batch_size: int, model: LlamaConfig) -> None:
+    if numerics == "fast":
+        if shards != LOGICAL_SHARDS:
+            raise InputError(
+                f"logical_shards is {shards}, and numerics='fast' has none: leave it out, or use numerics='invariant'"
+            )
+        return
+    if shards < 1 or shards & (shards - 1):
+        raise InputError(f"logical_shards is {shards}: sums are a tree over them, so give a power of two, such as 8")
+    for name, value in (("batch_size", batch_size), ("model.width", model.width)):
+        if value % shards:
+            raise InputError(
+                f"{name}={value} is not divided by logical_shards={shards}, which numerics='invariant' cuts it in: "
+                "choose a multiple, or fewer logical shards"
+            )

@@ -136,7 +136,7 @@ def test_a_wrong_override_is_one_clear_error(program: Program, tmp_path: Path) -
         (("trian.steps=3",), ("trian", "train")),
         (("--only", "nothing"), ("nothing", "tokenizer")),
         (("--documents", str(tmp_path / "absent")), ("absent",)),
-        (("train.numerics=invariant",), ("numerics", "fast")),
+        (("train.numerics=exact",), ("numerics", "invariant")),
     ):
         ran = program(QUICKSTART, *arguments)
         assert ran.code == 2, (arguments, ran.err)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from tests.data.token_stores import write_store
 
 MODEL = LlamaConfig(vocabulary=64, width=16, layers=1, heads=2, feed_forward=32)
 # AdamW compiles in half the time of Muon, which tests/train resumes at every step.
+NUMERICS: tuple[Literal["fast", "invariant"], ...] = ("fast", "invariant")
 SMALL: dict[str, Any] = {
     "model": MODEL,
     "optimizer": "adamw",
@@ -141,9 +142,12 @@ def test_the_key_of_a_shorter_run_is_on_the_way_of_a_longer_one(tokens: Artifact
     assert longer.declaration.spec_at(4) != shorter.declaration.spec
 
 
-def test_invariant_numerics_are_refused_at_declaration(tokens: Artifact[Tokens]):
-    with pytest.raises(InputError, match="numerics='fast'"):
-        train(tokens=tokens, steps=6, numerics="invariant", **SMALL)
+def test_invariant_numerics_promise_every_byte_and_refuse_what_their_shards_do_not_divide(tokens: Artifact[Tokens]):
+    made = {name: train(tokens=tokens, steps=6, numerics=name, **{**SMALL, "batch_size": 8}) for name in NUMERICS}
+    exact = {name: each.declaration.exact for name, each in made.items() if each.declaration is not None}
+    assert exact == {"fast": "tolerance", "invariant": "bitwise"}
+    with pytest.raises(InputError, match="batch_size=6 is not divided by logical_shards=8"):
+        train(tokens=tokens, steps=6, numerics="invariant", **{**SMALL, "batch_size": 6})
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from marin_pipeline.data.order import TrainingOrder
 from marin_pipeline.data.sequences import Rows, Sequences
 from marin_pipeline.data.stream import Stream
 from marin_pipeline.data.token_store import TokenStore
-from marin_pipeline.train.feed import needed_rows, placed
+from marin_pipeline.train.feed import Layout, placed
 from tests.conftest import ROOT
 from tests.data.token_stores import opened, write_store
 
@@ -83,9 +83,10 @@ def order_and_source(folder: str) -> tuple[TrainingOrder, _Counted]:
 def loaded_arrays(folder: str, sharding: NamedSharding) -> tuple[np.ndarray, int, list[tuple[Any, ...]]]:
     """The rows that this process needs, how many it read, and the arrays of each step."""
     order, source = order_and_source(folder)
-    needed = needed_rows(sharding, BATCH)
+    layout = Layout(sharding, (BATCH,))
+    needed = layout.needed
     with Loader(order, [source], rows=needed, start=0, stop=STEPS) as loader:
-        arrays = [placed(loaded.rows, needed, sharding, BATCH) for loaded in loader]
+        arrays = [placed(loaded.rows, needed, layout) for loaded in loader]
     return needed, source.rows, arrays
 
 
@@ -169,13 +170,14 @@ def test_each_process_reads_the_rows_of_its_devices_only(two: list[dict[str, Any
     }.get(mesh, [list(range(8)), list(range(8, 16))])
 
 
-def _sharding() -> NamedSharding:
-    return NamedSharding(Mesh(np.array(jax.devices()[:1]), ("data",)), PartitionSpec("data"))
+def _layout(rows: int) -> Layout:
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("data",)), PartitionSpec("data"))
+    return Layout(sharding, (rows,))
 
 
 def test_rows_without_documents_have_none():
     rows = Rows(np.arange(8, dtype=np.int32).reshape(2, 4), np.zeros((2, 4), np.int32))
-    inputs, targets, documents = placed(rows, np.arange(2), _sharding(), 2)
+    inputs, targets, documents = placed(rows, np.arange(2), _layout(2))
     assert documents is None
     assert (inputs.shape, inputs.dtype, targets.shape) == ((2, 4), np.int32, (2, 4))
 
@@ -186,4 +188,4 @@ def test_rows_without_documents_have_none():
 def test_a_row_that_is_not_there_is_missed(needed: list[int], message: str):
     rows = Rows(np.zeros((2, 4), np.int32), np.zeros((2, 4), np.int32))
     with pytest.raises(InputError, match=message):
-        placed(rows, np.array(needed), _sharding(), 3)
+        placed(rows, np.array(needed), _layout(3))

@@ -21,7 +21,7 @@ from marin_pipeline.data.order import TrainingOrder
 from marin_pipeline.data.sequences import NO_TARGET, Rows, SequenceSource
 from marin_pipeline.data.stream import Stream
 from marin_pipeline.models.config import LlamaConfig
-from marin_pipeline.train.feed import needed_rows, placed
+from marin_pipeline.train.feed import placed
 from marin_pipeline.train.gap import Gap, Score
 from marin_pipeline.train.gap_alarm import SEQUENCES, GapAlarm
 from marin_pipeline.train.mesh import MeshShape, build
@@ -115,7 +115,7 @@ def trained(program: Program, loader: MakeLoader, steps: int, preempted_every: i
     """A run that is preempted again and again: the alarm of its last process, the state, and the sequences read."""
     text, held_out = Text(1, 2048), Text(2, 256)
     order = order_of({"text": text})
-    rows = needed_rows(program.batch_sharding, BATCH)
+    rows = program.layout.needed
     state, read = program.initial(), set[int]()
     alarm = GapAlarm(program, order, [text], [held_out], BOUND)
     for start in range(0, steps, preempted_every):
@@ -125,7 +125,7 @@ def trained(program: Program, loader: MakeLoader, steps: int, preempted_every: i
             for loaded in batches:
                 alarm.read(loaded)
                 read.update(loaded.ids.sequences.tolist())
-                batch = placed(loaded.rows, rows, program.batch_sharding, BATCH)
+                batch = placed(loaded.rows, rows, program.layout)
                 state, _ = program.update(state, batch, loaded.step)
     return alarm, state, read
 
@@ -175,7 +175,7 @@ def following(
 ) -> tuple[GapAlarm, int]:
     """An alarm that was told of 40 steps."""
     alarm = GapAlarm(program, order, sources, held_out, BOUND)
-    rows = needed_rows(program.batch_sharding, BATCH)
+    rows = program.layout.needed
     with Loader(order, sources, rows=rows, start=0, stop=40, workers=0) as loader:
         for loaded in loader:
             alarm.read(loaded)

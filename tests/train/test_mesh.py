@@ -41,7 +41,7 @@ if start:
 losses = []
 for step in range(first, 6):
     rows = Rows(batches[step][:, :-1], batches[step][:, 1:])
-    arrays = placed(rows, np.arange(4), program.batch_sharding, 4)
+    arrays = placed(rows, np.arange(4), program.layout)
     state, measured = program.update(state, arrays, step)
     losses.append(measured.tolist())
     snapshot = checkpoint.Snapshot(step + 1, checkpoint.take(state), b"", {})

@@ -7,6 +7,7 @@ from typing import Any
 import haliax as hax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from marin_pipeline.train import optimizer
@@ -36,8 +37,9 @@ def run(
     state = optimizer.initial(settings, parameters, INPUTS)
     norms = []
     for step, gradient in enumerate(gradients):
-        parameters, state, norm = optimizer.update(
-            settings, INPUTS, parameters, state, gradient, jnp.int32(step), jnp.float32(factor)
+        norm = optax.tree.norm({name: each.array for name, each in gradient.items()})
+        parameters, state = optimizer.update(
+            settings, INPUTS, parameters, state, gradient, norm, jnp.int32(step), jnp.float32(factor)
         )
         norms.append(float(norm))
     return {name: np.asarray(array.array) for name, array in parameters.items()}, norms

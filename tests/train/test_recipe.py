@@ -121,6 +121,14 @@ def test_what_a_choice_leaves_unused_is_not_in_the_recipe():
     assert recipe(final_fraction=0.5).pieces(50) == recipe().pieces(50)
 
 
+def test_numerics_and_their_shards_are_in_the_recipe_and_no_default_moves_a_key():
+    assert recipe().pieces(5)[0]["numerics"] == "fast"
+    assert "compute" not in recipe().pieces(5)[0]
+    made = [recipe(numerics="invariant", logical_shards=shards).pieces(5)[0] for shards in (2, 4)]
+    assert made[0]["numerics"] != made[1]["numerics"]
+    assert recipe(compute="bfloat16").pieces(5) != recipe().pieces(5)
+
+
 def test_nothing_has_happened_at_step_0():
     assert recipe().pieces(0) == recipe(learning_rate=1.0).pieces(0) == []
 
@@ -128,7 +136,9 @@ def test_nothing_has_happened_at_step_0():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"numerics": "invariant"}, "numerics='fast'"),
+        ({"numerics": "invariant", "logical_shards": 3}, "power of two"),
+        ({"numerics": "invariant", "logical_shards": 64}, "not divided by logical_shards=64"),
+        ({"logical_shards": 4}, "numerics='fast' has none"),
         ({"steps": 0}, "steps"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"learning_rate": float("nan")}, "learning_rate"),
