@@ -234,7 +234,10 @@ class _Direct:
 def _digests(rows: Rows) -> np.ndarray:
     """A digest of each row: inputs, targets, and which document each position belongs to."""
     documents = np.ones_like(rows.inputs) if rows.documents is None else rows.documents
-    joined = np.concatenate([rows.inputs, rows.targets, documents], axis=1).astype("<i4")
+    given = np.concatenate([rows.inputs, rows.targets, documents], axis=1)
+    joined = given.astype("<i4")
+    if not np.array_equal(joined, given):  # no ids: another digest than that of any
+        joined = given
     return np.array([xxhash.xxh3_64_intdigest(row.tobytes()) for row in joined], np.uint64)
 
 

@@ -16,7 +16,7 @@ from marin_pipeline.data.audit import HOSTS, MOST_EPOCHS, WORKERS, audit, steps_
 from marin_pipeline.data.checks import check_seeds
 from marin_pipeline.data.loader import Loader
 from marin_pipeline.data.mixture import Mixture, Phase, Source
-from marin_pipeline.data.opened import open_run_or_tokens
+from marin_pipeline.data.opened import TokenFolder, open_run_or_tokens
 from marin_pipeline.data.order import TrainingOrder
 from marin_pipeline.data.run_data import RunData
 from marin_pipeline.data.sequences import Sequences, SequenceSource
@@ -118,7 +118,10 @@ def _run(parsed: argparse.Namespace) -> int:
     if isinstance(found, RunData):
         order, sources, most = *_of_run(parsed, found), found.record.steps
     else:
-        order, sources, most = *_of_tokens(parsed, TokenStore(found)), None
+        store = TokenStore(found)
+        if isinstance(found, TokenFolder):
+            store.verify()  # no store has looked at these files
+        order, sources, most = *_of_tokens(parsed, store), None
     hosts = parsed.hosts or default_hosts(order.batch_size)
     beyond = [count for count in hosts if not 0 < count <= order.batch_size]
     if beyond:

@@ -15,13 +15,16 @@ import numpy as np
 CHARACTERS = 32
 """Characters of a shingle by default: five or six English words."""
 
+_FILLERS = "\u115f\u1160\u3164\uffa0"
+"""Fillers of Hangul: letters by their category, and never seen (Default_Ignorable_Code_Point)."""
+
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def letters_of(text: str) -> str:
     """The letters and digits of a text, in order, without regard to case and to how a character is spelled."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return "".join(filter(str.isalnum, folded))
+    return "".join(each for each in folded if each.isalnum() and each not in _FILLERS)
 
 
 def character_shingles(letters: str, characters: int = CHARACTERS) -> np.ndarray:

@@ -219,15 +219,27 @@ class _Reading:
         shape = (len(places), self.inputs.shape[1])
         if rows.inputs.shape != shape or rows.targets.shape != shape:
             raise InputError(f"it gave inputs {rows.inputs.shape} and targets {rows.targets.shape}, not {shape}")
-        self.inputs[places], self.targets[places] = rows.inputs, rows.targets
+        self.inputs[places], self.targets[places] = _ids(rows.inputs, "inputs"), _ids(rows.targets, "targets")
         if rows.documents is None:
             return
         if self.documents is None or rows.documents.shape != shape:
             raise InputError("it gave documents that it does not give with no rows, or of another shape than inputs")
-        self.documents[places] = rows.documents
+        self.documents[places] = _ids(rows.documents, "documents")
 
     def rows(self) -> Rows:
         return Rows(self.inputs, self.targets, self.documents)
+
+
+def _ids(values: np.ndarray, what: str) -> np.ndarray:
+    """Values as int32; to round or wrap them would be to train on something else."""
+    if values.dtype == np.int32:
+        return values
+    if values.dtype.kind not in "iu":
+        raise InputError(f"it gave {what} of type {values.dtype}, and ids are whole numbers")
+    narrow = values.astype(np.int32)
+    if not np.array_equal(narrow, values):
+        raise InputError(f"it gave {what} from {values.min()} to {values.max()}, beyond what an id can be")
+    return narrow
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,9 @@ class TrainingOrder:
             raise InputError(f"batch size {batch_size}: it must be at least 1")
         if first_token < 0:
             raise InputError(f"first token {first_token}: a position cannot be negative")
+        # numpy's numbers would overflow where Python's grow.
+        batch_size, seed, first_step, first_token = map(int, (batch_size, seed, first_step, first_token))
+        sequences = {name: int(count) for name, count in sequences.items()}
         self.stream = stream
         self.names = stream.mixture.names
         """The sources in the order of their places."""
@@ -126,7 +129,7 @@ class TrainingOrder:
         check_whole("an order of training", step=step)
         if step < self.first_step:
             raise InputError(f"step {step} is before step {self.first_step}, at which this order begins")
-        return self._first + (step - self.first_step) * self.batch_size
+        return self._first + (int(step) - self.first_step) * self.batch_size
 
     def position(self, step: int) -> int:
         """Tokens read before `step`."""
@@ -169,6 +172,7 @@ class TrainingOrder:
             InputError: for what the source does not have, and for an epoch that the mixture never reaches.
         """
         check_whole("an order of training", source=source, sequence=sequence, epoch=epoch)
+        source, epoch = int(source), int(epoch)
         within = int(self.permutation(source, epoch).inverse(np.array([sequence]))[0])
         return self.stream.find(source, epoch * self.sequences[source] + within)
 

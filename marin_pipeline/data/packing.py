@@ -87,13 +87,13 @@ def _best_fit(lengths: np.ndarray, free: np.ndarray, sequence_length: int) -> np
         sequence_length: positions of a row.
     """
     # The rows with equally much room are a linked list, of which the first one is taken next.
-    first = [-1] * (sequence_length + 1)
+    first: dict[int, int] = {}
     following = array("q", bytes(8 * len(free)))
     for row in range(len(free) - 1, -1, -1):
         room = int(free[row])
-        following[row] = first[room]
+        following[row] = first.get(room, -1)
         first[room] = row
-    rooms = [room for room in range(1, sequence_length + 1) if first[room] >= 0]
+    rooms = sorted(room for room in first if room)
     rows, taken = array("q"), array("q")
     distinct, counts = np.unique(lengths, return_counts=True)
     for length, count in zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True):
@@ -115,9 +115,9 @@ def _best_fit(lengths: np.ndarray, free: np.ndarray, sequence_length: int) -> np
             count -= fitting
             room -= fitting * length
             if room:
-                if first[room] < 0:
+                if first.get(room, -1) < 0:
                     insort(rooms, room)
-                following[row] = first[room]
+                following[row] = first.get(room, -1)
                 first[room] = row
     return np.repeat(np.frombuffer(rows, np.int64), np.frombuffer(taken, np.int64))
 

@@ -42,6 +42,7 @@ class Stream:
         if sequence_length < 1:
             raise InputError(f"sequence length {sequence_length}: it must be at least 1")
         self.mixture = mixture
+        sequence_length = int(sequence_length)  # of numpy's, products would overflow
         self.sequence_length = sequence_length
         self.starts = tuple(-(-phase.start // sequence_length) for phase in mixture.phases)
         """The sequence that each phase begins with."""

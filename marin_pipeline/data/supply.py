@@ -115,9 +115,11 @@ def _too_small(stream: Stream, held: Mapping[str, Held], steps: int, batch_size:
             continue
         tokens, sequences = held[source.name].tokens, held[source.name].sequences
         read = reads[source.name]
-        told = f"source {source.name!r} of the mixture {holds} {tokens:,} tokens"
+        of = " of the mixture" if len(stream.mixture.sources) > 1 else ""
+        told = f"source {source.name!r}{of} {holds} {tokens:,} tokens"
         if sequences == 0:
-            remedy = "use a shorter sequence length, or leave it out" if tokens else "leave it out"
+            leave = "leave it out" if len(stream.mixture.sources) > 1 else "give more text"
+            remedy = f"use a shorter sequence length, or {leave}" if tokens else leave
             problems.append(f"{told}, less than one sequence of {stream.sequence_length:,} and a target; {remedy}")
         elif _is_read_too_often(source, sequences, read):
             longest = _longest(stream, source, sequences, range(steps), lambda step: step * batch_size)
@@ -137,10 +139,12 @@ def _too_often(stream: Stream, source: Source, sequences: int, read: int, what: 
         sequences: that it holds.
         longest: most steps that do not.
     """
+    shorter = f"train for at most {longest:,} steps" if longest else "use a smaller batch size"
+    weight = "lower its weight, " if len(stream.mixture.sources) > 1 else ""
     return (
         f"{sequences:,} sequences of {stream.sequence_length:,}; {what} read {read:,} from it, "
-        f"{read / sequences:.4g} epochs, and its max_epochs is {source.max_epochs}; lower its weight, raise "
-        f"max_epochs to {-(-read // sequences)}, or train for at most {longest:,} steps"
+        f"{read / sequences:.4g} epochs, and its max_epochs is {source.max_epochs}; {weight}raise "
+        f"max_epochs to {-(-read // sequences)}, or {shorter}"
     )
 
 

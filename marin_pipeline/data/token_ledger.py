@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -166,6 +167,9 @@ class Ledger:
         return ledger
 
     def _problem(self) -> str | None:
+        names = Counter(part.name for part in self.parts)
+        if twice := [name for name, count in names.items() if count > 1]:
+            return f"{twice[0]} is there twice"
         for part in self.parts:
             counts = (part.tokens, part.documents, part.bytes, part.truncated, part.empty)
             if not all(type(count) is int and count >= 0 for count in counts):

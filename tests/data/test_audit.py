@@ -304,7 +304,7 @@ def test_the_command_says_what_it_cannot_audit(folder: Path, capsys: pytest.Capt
     assert "use a shorter sequence length" in err
     shutil.rmtree(folder / "part-1")
     assert main(["audit", str(folder), "--sequence-length", "32"]) == 1
-    assert "source 'tokens': part-1/" in capsys.readouterr().err
+    assert "part-1/tokens: missing" in capsys.readouterr().err
 
 
 def test_the_order_over_tokens_does_not_hang_on_how_they_are_asked_for(
@@ -485,3 +485,14 @@ def test_the_audit_passes_over_a_store_whose_documents_are_kept_apart(folder: Pa
     source = Sequences(TokenStore(open_tokens(str(folder))), SEQUENCE_LENGTH, separate=True)
     report = _audit(Loader, one_source(len(source), 24), [source], hosts=(1, 3), workers=(0, 2), resumes=[(), (5,)])
     assert report.ok
+
+
+def test_a_folder_whose_files_were_exchanged_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = np.arange(2_000) % 50
+    write_store(tmp_path, [[tokens[:1000].tolist()], [tokens[::-1][:1000].tolist()]])
+    first, second = sorted(path for path in tmp_path.rglob("c/0") if "tokens" in path.parts)
+    first.rename(tmp_path / "aside")
+    second.rename(first)
+    (tmp_path / "aside").rename(second)
+    assert main(["audit", str(tmp_path), "--sequence-length", "64"]) == 1
+    assert "not as they were written" in capsys.readouterr().err

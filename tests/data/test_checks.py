@@ -15,9 +15,10 @@ from marin_pipeline.data.loader import Loader
 from marin_pipeline.data.mixture import Mixture, Phase, Source
 from marin_pipeline.data.order import TrainingOrder
 from marin_pipeline.data.permutation import BlockPermutation, Permutation
-from marin_pipeline.data.sequences import Sequences
+from marin_pipeline.data.sequences import Rows, Sequences
 from marin_pipeline.data.shuffle import Shuffle
 from marin_pipeline.data.stream import Stream
+from marin_pipeline.data.token_ledger import Ledger
 from marin_pipeline.data.token_store import TokenStore
 from tests.data.token_stores import write_store
 
@@ -141,3 +142,44 @@ def test_what_is_read_by_number_is_read_by_whole_numbers(tmp_path: Path) -> None
         for wrong in [*WRONG, None]:
             with pytest.raises(InputError, match=r": \w+ is .*: give a whole number"):
                 method(wrong)
+
+
+def test_numbers_of_numpy_do_not_overflow_where_pythons_do_not() -> None:
+    mixture = Mixture((Source("a", None),), (Phase(0, {"a": 1}),))
+    length: Any = np.uint8(4)
+    held: Any = {"a": np.int8(4)}
+    size: Any = np.int8(2)
+    seed: Any = np.int64(3)
+    of_numpy: Any = np.int64
+    narrow = TrainingOrder(Stream(mixture, length), held, size, seed)
+    wide = TrainingOrder(Stream(mixture, 4), {"a": 4}, 2, 3)
+    for step in (100, 2**31):
+        assert narrow.position(step) == wide.position(step) == 8 * step
+        assert narrow.digest(narrow.batch(of_numpy(step))) == wide.digest(wide.batch(step))
+
+
+@pytest.mark.parametrize("wrong", [np.float32(0.5), np.int64(2**32)])
+def test_a_loader_refuses_what_cannot_be_an_id(wrong: Any) -> None:
+    class Source:
+        sequence_length = 4
+
+        def __len__(self) -> int:
+            return 4
+
+        def read(self, ids: np.ndarray) -> Rows:
+            tokens = np.zeros((len(ids), 4), np.int32)
+            return Rows(tokens + wrong, tokens)
+
+    with (
+        Loader(ORDER, [Source()], rows=np.arange(1), start=0, stop=1, workers=0) as made,
+        pytest.raises(InputError, match="it gave inputs"),
+    ):
+        next(made)
+
+
+def test_a_ledger_with_a_part_twice_is_refused(tmp_path: Path) -> None:
+    write_store(tmp_path, [[[1] * 17], [[2] * 17]])
+    text = (tmp_path / "ledger.json").read_text()
+    first, second = (part.name for part in Ledger.from_json(text, "here").parts)
+    with pytest.raises(InputError, match=f"{first} is there twice"):
+        Ledger.from_json(text.replace(second, first), "here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,3 +51,8 @@ def test_shares_are_those_of_sets_however_the_documents_are_divided(texts: list[
     assert share == (len(mine & set[int]().union(*sets)) / len(mine) if mine else 0.0)
     expected = {place: len(each & mine) / len(each) for place, each in enumerate(sets) if each & mine}
     assert dict(zip(places.tolist(), shares.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("filler", "\u115f\u1160\u3164\uffa0\u200b\u00ad\u180b")
+def test_what_is_never_seen_is_no_letter(filler: str) -> None:
+    assert letters_of(filler.join("some words")) == "somewords"

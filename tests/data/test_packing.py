@@ -175,3 +175,7 @@ def test_a_plan_belongs_to_one_token_ledger() -> None:
         LEDGER.check_tokens(tokens, "packing.json")
     assert ledger_digest(Ledger.from_json(tokens.to_json())) == ledger_digest(tokens)
     assert json.loads(LEDGER.to_json())["efficiency"] == LEDGER.efficiency
+
+
+def test_a_row_far_longer_than_all_documents_takes_no_more_memory() -> None:
+    assert planned([3, 5, 2], 2**40).rows == 1

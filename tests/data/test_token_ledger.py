@@ -14,7 +14,11 @@ from marin_pipeline.data.token_ledger import Ledger, TokenPart, token_dtype
 
 COUNTS = st.integers(0, 2**40)
 DIGESTS = st.text("0123456789abcdef", min_size=64, max_size=64)
-PARTS = st.lists(st.builds(TokenPart, st.text(), COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, DIGESTS, DIGESTS), max_size=5)
+PARTS = st.lists(
+    st.builds(TokenPart, st.text(), COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, DIGESTS, DIGESTS),
+    max_size=5,
+    unique_by=lambda part: part.name,
+)
 PART = TokenPart("part-0", 10, 3, 40, 1, 0, "0" * 64, "1" * 64)
 LEDGER = Ledger((PART, replace(PART, name="part-1", tokens=7), replace(PART, name="part-2")), "uint16", 64, 0, "a" * 64)
 
