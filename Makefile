@@ -4,7 +4,7 @@
 PYTHON ?= python3
 ARGS ?=
 INSTALLED = .venv/installed
-HALF = tests/run tests/lab tests/store
+HALF = tests/run tests/lab tests/store tests/docs tests/experiments
 # A shell starts what is in the background deaf to Ctrl-C, which tests send to what they start.
 HEARING = -c "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 

@@ -39,7 +39,13 @@ def alone(cell: Cell) -> list[str]:
     return _ALONE[known]
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+IN_MINUTES = {"two copies", "eight copies", "bfloat16, packed documents, two copies", "AdamW on two devices"}
+"""Cells of the slow tests: others show the same, and more."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in IN_MINUTES)) for name in ELSEWHERE]
+)
 def test_the_state_after_every_step_is_that_of_one_device(name: str) -> None:
     expected = alone(ELSEWHERE[name])
     assert len(set(expected)) == STEPS
