@@ -39,7 +39,13 @@ def alone(cell: Cell) -> list[str]:
     return _ALONE[known]
 
 
-IN_MINUTES = {"two copies", "eight copies", "bfloat16, packed documents, two copies", "AdamW on two devices"}
+IN_MINUTES = {
+    "two copies",
+    "eight copies",
+    "bfloat16, packed documents, two copies",
+    "AdamW on two devices",
+    "AdamW in two processes",
+}
 """Cells of the slow tests: others show the same, and more."""
 
 
@@ -57,6 +63,7 @@ def test_a_run_goes_on_elsewhere_with_the_bits_that_it_would_have_had(tmp_path: 
     assert digests(Cell(devices=8, start=str(tmp_path / "one step"))) == alone(Cell())[1:]
 
 
+@pytest.mark.slow
 def test_fast_numerics_give_other_bits_elsewhere() -> None:
     """The same comparison can fail."""
     one, two = (digests(Cell(devices=devices, numerics="fast", steps=1)) for devices in (1, 2))
@@ -162,6 +169,7 @@ def trained(file: Path, prefix: Path, devices: int) -> str:
     return next(each["digest"] for each in json.loads(out.splitlines()[-1])["steps"] if each["name"] == "train")
 
 
+@pytest.mark.slow
 def test_killed_and_gone_on_with_other_devices_the_output_is_equal(tmp_path: Path) -> None:
     file = tmp_path / "experiment.py"
     file.write_text(EXPERIMENT)
